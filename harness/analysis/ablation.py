@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from harness.analysis.ablation_study import LEVELS, Changes, Study, StudyCell, differences, label, studies
 from harness.analysis.confounds import Confound, confounds
-from harness.analysis.contrasts import AblationEffect, Contrast, against_base, averaged, between, estimate
+from harness.analysis.contrasts import AblationEffect, Contrast, against_base, averaged, estimate
 from harness.analysis.evidence import Sentences
 from harness.analysis.fairness import RATE
 from harness.analysis.grouping import group_by
@@ -19,28 +19,17 @@ from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The difference between the worst and the best level of a field; its interval holds for all pairs of levels."""
-
-    best: str
-    worst: str
-    effect: AblationEffect
-
-
-@dataclass(frozen=True)
 class FieldEffects:
     """The effects of the levels of a field against the base's level.
 
     Attributes:
         levels: The levels that were run, the base's first.
         effects: The effect of each level, by metric.
-        spread: The spread of the levels, by metric; None if no effect is known.
     """
 
     field: str
     levels: tuple[str, ...]
     effects: Mapping[str, tuple[AblationEffect, ...]]
-    spread: Mapping[str, Spread | None]
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,6 @@ class Rank:
     field: str
     joint: bool
     effect: AblationEffect | None
-    spread: Spread | None
     lost: tuple[str, ...]
 
 
@@ -193,24 +181,8 @@ def _fields(
             for metric, table in tables.items()
         }
         levels = (study.base[field], *(contrast.changed[0][1] for contrast in same))
-        spread = {metric: _spread(study, metric, effects[metric], sentences) for metric in ABLATION}
-        fields.append(FieldEffects(field, levels, effects, spread))
+        fields.append(FieldEffects(field, levels, effects))
     return tuple(fields)
-
-
-def _spread(study: Study, metric: str, effects: Sequence[AblationEffect], sentences: Sentences) -> Spread | None:
-    """Return the difference between the best and the worst level of a field; the base's level has effect 0."""
-    contrasts = {effect.contrast.changed[0][1]: effect.contrast for effect in effects if effect.mean is not None}
-    if not contrasts:
-        return None
-    means = {effects[0].contrast.against[0][1]: 0.0}
-    means |= {effect.contrast.changed[0][1]: effect.mean for effect in effects if effect.mean is not None}
-    sign = 1 if ABLATION[metric].less_is_better else -1
-    best, *_, worst = sorted(means, key=lambda level: sign * means[level])
-    contrast = between(study, contrasts.get(worst), contrasts.get(best))
-    pairs = len(means) * (len(means) - 1) // 2
-    (effect,) = estimate(study, metric, [contrast], sentences, selected_from=pairs)
-    return Spread(best, worst, effect)
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
@@ -260,5 +232,5 @@ def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:
             largest = max(measured, key=lambda effect: effect.size, default=None)
             cells = {level: study.cell([(field.field, level)]) for level in field.levels[1:]}
             lost = tuple(level for level, cell in cells.items() if cell and cell.diverged and not cell.completed)
-            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, field.spread[metric], lost))
+            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, lost))
     return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))

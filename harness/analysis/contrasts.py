@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.analysis import statistics
 from harness.analysis.ablation_study import LEVELS, Changes, Study, label
-from harness.analysis.effects import METHOD, Conclusion, Effect, Method
+from harness.analysis.effects import Conclusion, Effect
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.grouping import group_by, measure
 from harness.analysis.metric_registry import ABLATION, scale_of
@@ -55,9 +55,7 @@ class AblationEffect(Effect):
         return self.conclude(less_is_better=ABLATION[self.metric].less_is_better)
 
 
-def estimate(
-    study: Study, metric: str, contrasts: Sequence[Contrast], sentences: Sentences, *, selected_from: int = 1
-) -> list[AblationEffect]:
+def estimate(study: Study, metric: str, contrasts: Sequence[Contrast], sentences: Sentences) -> list[AblationEffect]:
     """Return the effect of each contrast on a metric, all in one table.
 
     Each contrast uses all its own seeds. All recipes of the study that completed at these seeds take part in the
@@ -68,9 +66,7 @@ def estimate(
         metric: The name of the metric.
         contrasts: The contrasts.
         sentences: Returns the sentence statistics of a run.
-        selected_from: The number of contrasts from which each was selected; see `statistics.with_holm`.
     """
-    method = Method(confidence=1 - (1 - METHOD.confidence) / selected_from)
     effects = [Effect(label=contrast.label) for contrast in contrasts]
     for seeds, indices in group_by(range(len(contrasts)), lambda index: contrasts[index].seeds).items():
         if not seeds:
@@ -84,14 +80,14 @@ def estimate(
             str(index): {label(changes): weight for changes, weight in contrasts[index].weights.items()}
             for index in indices
         }
-        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=scale_of(metric), method=method)
+        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=scale_of(metric))
         for index, effect in zip(indices, table, strict=True):
             effects[index] = effect
     ablation_effects = [
         AblationEffect(**{**vars(effect), "label": contrast.label}, metric=metric, contrast=contrast)
         for contrast, effect in zip(contrasts, effects, strict=True)
     ]
-    return statistics.with_holm(ablation_effects, selected_from=selected_from)
+    return statistics.with_holm(ablation_effects)
 
 
 def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
@@ -153,23 +149,6 @@ def averaged(study: Study, recipes: Collection[Changes], changed: Changes) -> Co
             combinations += 1
     weights = {changes: weight / combinations for changes, weight in weights.items()}
     return contrast(study, changed, against, weights, combinations)
-
-
-def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
-    """Return the contrast between two levels of a field, from their contrasts with the base (None: the base)."""
-    either = first or second
-    assert either is not None
-    weights: dict[Changes, float] = {}
-    for contrast_with_base, sign in ((first, 1.0), (second, -1.0)):
-        for changes, weight in contrast_with_base.weights.items() if contrast_with_base else ():
-            weights[changes] = weights.get(changes, 0.0) + sign * weight
-    return contrast(
-        study,
-        first.changed if first else either.against,
-        second.changed if second else either.against,
-        {changes: weight for changes, weight in weights.items() if weight},
-        either.combinations,
-    )
 
 
 def _ordered(pairs: Sequence[tuple[str, str]]) -> Changes:

@@ -1,4 +1,4 @@
-"""The method and the results of the statistics: intervals, effects, conclusions, tables and bands."""
+"""The results of the statistics: intervals, effects, conclusions, tables and bands."""
 
 from __future__ import annotations
 
@@ -11,35 +11,8 @@ Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
 Tested = Literal["seeds", "sentences", "nothing"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """The method of intervals and tests.
-
-    Attributes:
-        resamples: The number of bootstrap samples of the test sentences.
-        trials: The number of trials of approximate randomisation.
-        confidence: The confidence of intervals; a corrected p-value below 1 − confidence is significant.
-        seed: The seed of the bootstrap and the randomisation.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
-
-    resamples: int = 1000
-    trials: int = 10_000
-    confidence: float = 0.95
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, smallest in (("resamples", 2), ("trials", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < smallest:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least {smallest}")
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence={self.confidence!r} must be between 0 and 1")
-
-
-METHOD = Method()
+CONFIDENCE = 0.95
+"""The confidence of intervals; a corrected p-value below 1 − `CONFIDENCE` is significant."""
 
 
 class Conclusion(Enum):
@@ -108,7 +81,7 @@ class Effect(Interval):
         p: The p-value of this comparison alone: below 0.05 exactly if the 95 % interval excludes 0.
         p_holm: The p-value after Holm's correction for all comparisons of the table.
         above_zero: The probability that the effect is above 0 for a new seed on the same test sentences.
-        significant: Whether `p_holm` is below 1 − confidence.
+        significant: Whether `p_holm` is below 1 − `CONFIDENCE`.
         wins: The number of seeds with a value above 0; `losses` below 0.
     """
 
@@ -182,7 +155,6 @@ class Comparisons:
     tests: int
     detectable: float | None
     moderation: str
-    method: Method
     remarks: tuple[str, ...]
 
     def between(self, first: str, second: str) -> Difference:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import significance
-from harness.analysis.effects import Method
 from harness.analysis.grouping import measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import METRICS
@@ -41,26 +39,12 @@ class Evidence:
         values: The metric of each run; None, infinite or NaN for a run that diverged or lacks the metric.
         sums: The statistics of each sentence, [n,N,K] for n seeds and N test sentences, which are the same sentences in
             the same order in all rows; arbitrary for a run without a value.
-
-    Raises:
-        ValueError: The lengths differ, or a seed occurs twice.
     """
 
     label: str
     seeds: tuple[int, ...]
     values: tuple[float | None, ...]
     sums: npt.NDArray[Any] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"{self.label}: seeds={self.seeds!r} has a seed twice")
-        if len(self.values) != len(self.seeds):
-            raise ValueError(f"{self.label}: {len(self.values)} values for {len(self.seeds)} seeds")
-        if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
-            raise ValueError(
-                f"{self.label}: sums of shape {self.sums.shape} for {len(self.seeds)} seeds; "
-                "expected seeds, sentences, statistics"
-            )
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -172,7 +156,6 @@ class Sample:
     evidence: tuple[Evidence, ...]
     metric: MetricFunction | None
     scale: Scale
-    method: Method
     seeds: tuple[int, ...]
     values: Reals
     natural: Reals
@@ -182,15 +165,12 @@ class Sample:
     remarks: tuple[str, ...]
 
     @classmethod
-    def of(cls, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale, method: Method) -> Sample:
-        """Return the sample of a table.
+    def of(cls, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale) -> Sample:
+        """Return the sample of a table, whose rows have different labels.
 
         Raises:
-            ValueError: Two rows have the same label, or the rows differ in the number of test sentences.
+            ValueError: The rows differ in the number of test sentences.
         """
-        repeated = [label for label, times in Counter(row.label for row in evidence).items() if times > 1]
-        if repeated:
-            raise ValueError(f"label {repeated[0]!r} names several rows: give each row its own label")
         shapes = {row.label: row.sums.shape[1:] for row in evidence if row.sums is not None}
         if len(set(shapes.values())) > 1:
             raise ValueError(f"sentences and statistics differ between rows: {shapes}; compare rows of one test set")
@@ -202,13 +182,14 @@ class Sample:
         shared = np.zeros((len(rows), len(rows)))
         if metric is not None and usable.any():
             sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
-            resampled = significance.bootstrap_sentences(sums, metric, resamples=method.resamples, seed=method.seed)
+            resampled = significance.bootstrap_sentences(
+                sums, metric, resamples=significance.RESAMPLES, seed=significance.SEED
+            )
             shared[np.ix_(usable, usable)] = significance.shared_covariance(scale.forward(resampled))
         return cls(
             evidence=rows,
             metric=metric,
             scale=scale,
-            method=method,
             seeds=seeds,
             values=values,
             natural=scale.forward(values),

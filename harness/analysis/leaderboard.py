@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
-from harness.analysis.effects import LEGEND, METHOD, Comparisons, Conclusion, Difference, Interval, Method, assumption
+from harness.analysis.effects import LEGEND, Comparisons, Conclusion, Difference, Interval, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
 from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups
@@ -142,15 +142,12 @@ class BenchAnalysis:
         return ablation.analyse(self.records, self.sentences)
 
 
-def analyse_bench(
-    records: Iterable[RunRecord], results: Path | StoredFiles | None = None, *, method: Method = METHOD
-) -> BenchAnalysis:
+def analyse_bench(records: Iterable[RunRecord], results: Path | StoredFiles | None = None) -> BenchAnalysis:
     """Return the analysis of some runs.
 
     Args:
         records: The records of the runs.
         results: The folder with the sentence statistics of the runs; without it intervals cover other seeds only.
-        method: The method of intervals and tests.
 
     Raises:
         ValueError: A file of sentence statistics is damaged.
@@ -161,7 +158,7 @@ def analyse_bench(
 
     def judge(table: RunTable, mismatches: Iterable[object] = ()) -> TableAnalysis:
         texts = tuple(map(str, mismatches))
-        return TableAnalysis(table, texts, {} if texts else leaderboards(table, sentences, method=method))
+        return TableAnalysis(table, texts, {} if texts else leaderboards(table, sentences))
 
     for table in groups(records):
         mismatches = find_mismatches(table.records, table.budget)
@@ -204,7 +201,7 @@ def _by_seeds(table: RunTable) -> list[RunTable]:
     return parts
 
 
-def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> dict[str, MetricLeaderboard]:
+def leaderboards(table: RunTable, sentences: Sentences) -> dict[str, MetricLeaderboard]:
     """Return the leaderboard of each metric of a table whose runs are comparable.
 
     Token-based metrics are compared only between the rows that have the vocabulary of most rows.
@@ -216,9 +213,9 @@ def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> di
         if all(value is None for row in evidence for value in row.values):
             continue
         function, scale = metric_function(name), metric.scale
-        intervals = {row.label: statistics.interval(row, function, scale=scale, method=method) for row in evidence}
+        intervals = {row.label: statistics.interval(row, function, scale=scale) for row in evidence}
         not_compared = table.other_vocabulary if metric.token_based else frozenset()
         compared = [row for row in evidence if row.label not in not_compared]
-        comparisons = statistics.compare_rows(compared, function, scale=scale, method=method)
+        comparisons = statistics.compare_rows(compared, function, scale=scale)
         boards[name] = MetricLeaderboard(name, intervals, comparisons, not_compared)
     return boards

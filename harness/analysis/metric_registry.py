@@ -153,7 +153,7 @@ DEFAULT_COLUMNS = (
 LEADERBOARD = {name: METRICS[name] for name in ("bleu_sacre", "chrf", "bleu_tutorial", "test_perplexity")}
 """The metrics with intervals and tests in the tables of a report."""
 
-ABLATION = {name: METRICS[name] for name in ("validation_loss", "test_perplexity", "bleu_tutorial", "bleu_sacre")}
+ABLATION = {name: METRICS[name] for name in ("validation_loss", "test_perplexity", "bleu_sacre")}
 """The metrics on which an ablation estimates effects."""
 
 COMPARISON = {name: metric for name, metric in METRICS.items() if name not in ("training_loss", "epochs", "updates")}

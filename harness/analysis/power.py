@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.analysis import inference
-from harness.analysis.effects import METHOD, Method
 from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
@@ -55,11 +54,9 @@ class NoiseEstimate:
     with_sentences: bool
 
 
-def estimate_noise(
-    records: Iterable[RunRecord], metric: str, sentences: Sentences, *, method: Method = METHOD
-) -> NoiseEstimate | None:
+def estimate_noise(records: Iterable[RunRecord], metric: str, sentences: Sentences) -> NoiseEstimate | None:
     """Return the noise of the table whose variance over seeds has most degrees of freedom; None without two seeds."""
-    estimates = [_table_noise(table, metric, sentences, method) for table in groups(records)]
+    estimates = [_table_noise(table, metric, sentences) for table in groups(records)]
     available = [estimate for estimate in estimates if estimate is not None]
     return max(available, key=lambda estimate: estimate.noise.degrees, default=None)
 
@@ -87,7 +84,7 @@ def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNo
     return replace(noise, run_variance=noise.run_variance / max(share, 1e-12))
 
 
-def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Method) -> NoiseEstimate | None:
+def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEstimate | None:
     """Return the noise of a table, over the seeds that its rows with several seeds share; None without two seeds."""
     excluded = table.other_vocabulary if METRICS[metric].token_based else frozenset()
     rows_compared = [row for row in table.rows if row.label not in excluded]
@@ -104,7 +101,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Met
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (rows_compared[index] for index in several)
     ]
-    sample = Sample.of(rows, metric_function(metric), scale_of(metric), method)
+    sample = Sample.of(rows, metric_function(metric), scale_of(metric))
     prior = inference.prior(sample.natural)
     shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))

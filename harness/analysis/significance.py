@@ -17,6 +17,13 @@ from harness.analysis.scales import Reals
 MetricFunction = Callable[[Reals], Reals]
 """Maps the summed statistics of sentences, [...,K], to values of a metric, [...]."""
 
+RESAMPLES = 1000
+"""The number of bootstrap samples of the test sentences."""
+TRIALS = 10_000
+"""The number of trials of approximate randomisation."""
+SEED = 0
+"""The seed of the bootstrap and of the randomisation."""
+
 _CHUNK = 4_000_000
 _TIE = 1 - 1e-9
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import inference, significance
-from harness.analysis.effects import METHOD, Band, Basis, Comparisons, Difference, Effect, Interval, Method, minus
+from harness.analysis.effects import CONFIDENCE, Band, Basis, Comparisons, Difference, Effect, Interval, minus
 from harness.analysis.evidence import Evidence, Sample, missing_values, number_or_nan
 from harness.analysis.inference import LEAST_SEEDS, Inference
 from harness.analysis.scales import IDENTITY, Reals, Scale
@@ -45,29 +45,26 @@ def compare_rows(
     *,
     base: str | None = None,
     scale: Scale = IDENTITY,
-    method: Method = METHOD,
 ) -> Comparisons:
     """Return the difference of every two rows, or of every row from the base, corrected for the number of pairs.
 
     Only the seeds that all rows have count; `remarks` names the others. All pairs are compared of at most `MOST_ROWS`.
 
     Args:
-        evidence: The rows.
+        evidence: The rows, each with its own label.
         metric: Maps the summed sentence statistics of a row to its metric. Without it, or without statistics, intervals
             cover the seeds alone.
         base: The label of the row that the others are compared with (default: all pairs).
         scale: The natural scale of the metric.
-        method: The method of intervals and tests.
 
     Raises:
-        ValueError: Two rows have the same label, the rows differ in the number of test sentences, or no row has the
-            label `base`.
+        ValueError: The rows differ in the number of test sentences, or no row has the label `base`.
     """
     labels = [row.label for row in evidence]
     if base is not None and base not in labels:
         raise ValueError(f"base={base!r}: the rows are {', '.join(labels)}")
     pairs = _pairs(labels, base)
-    sample = Sample.of(evidence, metric, scale, method)
+    sample = Sample.of(evidence, metric, scale)
     matrix = np.zeros((len(pairs), len(labels)))
     for index, (first, second) in enumerate(pairs):
         matrix[index, labels.index(first)], matrix[index, labels.index(second)] = 1.0, -1.0
@@ -81,9 +78,8 @@ def compare_rows(
         ),
         seeds=sample.seeds,
         tests=sum(effect.p is not None for effect in effects),
-        detectable=median_detectable(effects, scale, level, confidence=method.confidence),
+        detectable=median_detectable(effects, scale, level),
         moderation=_moderation(sample),
-        method=method,
         remarks=(
             *sample.remarks,
             *(f"{missing_values(row)}; its differences stay empty." for row in sample.evidence if row.diverged),
@@ -103,7 +99,6 @@ def contrasts(
     metric: MetricFunction | None = None,
     *,
     scale: Scale = IDENTITY,
-    method: Method = METHOD,
 ) -> list[Effect]:
     """Return weighted sums of rows, such as main effects and interactions of a factorial grid.
 
@@ -113,26 +108,20 @@ def contrasts(
         evidence: The rows.
         weights: For each contrast the weight of each row, by label; other rows weigh 0, but take part in the moderation
             of variances.
-        metric: As in `compare_rows`; likewise `scale` and `method`.
+        metric: As in `compare_rows`; likewise `scale`.
 
     Raises:
-        ValueError: As in `compare_rows`, or a weight names no row, or a contrast has no weight.
+        ValueError: The rows differ in the number of test sentences.
     """
     labels = [row.label for row in evidence]
     matrix = np.zeros((len(weights), len(labels)))
-    for index, (name, by_label) in enumerate(weights.items()):
-        unknown = [label for label in by_label if label not in labels]
-        if unknown or not any(by_label.values()):
-            rejected = unknown or dict(by_label)
-            raise ValueError(f"contrast {name!r} of {rejected!r}: give weights to {', '.join(labels)}")
+    for index, by_label in enumerate(weights.values()):
         for label, weight in by_label.items():
             matrix[index, labels.index(label)] = weight
-    return _effects(Sample.of(evidence, metric, scale, method), list(weights), matrix)
+    return _effects(Sample.of(evidence, metric, scale), list(weights), matrix)
 
 
-def interval(
-    evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY, method: Method = METHOD
-) -> Interval:
+def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY) -> Interval:
     """Return the arithmetic mean of one row over its seeds with its interval; the remark names runs without a value.
 
     The interval is computed on the natural scale and transformed back. It covers the row's own mean under other seeds
@@ -144,7 +133,7 @@ def interval(
     n = len(completed.seeds)
     if diverged:
         remarks.append(f"{missing_values(evidence)}; {n} of {len(evidence.seeds)} runs are in the mean.")
-    sample = Sample.of([completed], metric, scale, method)
+    sample = Sample.of([completed], metric, scale)
     remark = " ".join([*remarks, *sample.remarks])
     if not n:
         return Interval(label=evidence.label, remark=remark)
@@ -152,10 +141,10 @@ def interval(
     shared = inference.quadratic(sample.shared, single)
     centre, half = sample.natural.mean(), math.nan
     if n == 1 and has_sums:
-        half = float(inference.student(sample.sentences - 1, method.confidence) * np.sqrt(shared[0]))
+        half = float(inference.student(sample.sentences - 1, CONFIDENCE) * np.sqrt(shared[0]))
     elif n >= LEAST_SEEDS:
         inferred = inference.infer(sample.natural, single, shared, moderate=False)
-        half = float(inferred.half_width(method.confidence)[0])
+        half = float(inferred.half_width(CONFIDENCE)[0])
     low, high = _numbers(scale.inverse(np.array([centre - half, centre + half])))
     return Interval(
         label=evidence.label,
@@ -169,9 +158,7 @@ def interval(
     )
 
 
-def bands(
-    curves: Sequence[Sequence[float | None]], *, scale: Scale = IDENTITY, confidence: float = METHOD.confidence
-) -> Band:
+def bands(curves: Sequence[Sequence[float | None]], *, scale: Scale = IDENTITY) -> Band:
     """Return the mean and t interval over seeds at each epoch of their curves, which may differ in length.
 
     Shapes: `curves` [n,E] for n seeds and E epochs.
@@ -184,28 +171,20 @@ def bands(
     if len(curves) < LEAST_SEEDS:
         return Band(_numbers(means), None, None)
     natural = scale.forward(values)
-    half = inference.student(len(curves) - 1, confidence) * natural.std(axis=0, ddof=1) / math.sqrt(len(curves))
+    half = inference.student(len(curves) - 1, CONFIDENCE) * natural.std(axis=0, ddof=1) / math.sqrt(len(curves))
     low, high = (scale.inverse(natural.mean(axis=0) + sign * half) for sign in (-1, 1))
     return Band(_numbers(means), _numbers(low), _numbers(high))
 
 
-def with_holm(
-    effects: Sequence[AnyEffect], *, confidence: float = METHOD.confidence, selected_from: int = 1
-) -> list[AnyEffect]:
-    """Return effects with p-values after Holm's correction, and whether they are significant.
-
-    If the effects were selected from `selected_from` ones each, p-values hold for all of these (Bonferroni).
-    """
-    corrected = [None if p is None else min(1.0, p * selected_from) for p in holm([effect.p for effect in effects])]
+def with_holm(effects: Sequence[AnyEffect]) -> list[AnyEffect]:
+    """Return effects with p-values after Holm's correction, and whether they are significant."""
     return [
-        replace(effect, p_holm=p, significant=p is not None and p < 1 - confidence)
-        for effect, p in zip(effects, corrected, strict=True)
+        replace(effect, p_holm=p, significant=p is not None and p < 1 - CONFIDENCE)
+        for effect, p in zip(effects, holm([effect.p for effect in effects]), strict=True)
     ]
 
 
-def median_detectable(
-    effects: Sequence[Effect], scale: Scale, level: float, *, confidence: float = METHOD.confidence
-) -> float | None:
+def median_detectable(effects: Sequence[Effect], scale: Scale, level: float) -> float | None:
     """Return the true difference that the effect with the median standard error detects with a probability of 80 %.
 
     It is in the units of the metric, around `level` on the natural scale; None if nothing is tested over seeds.
@@ -215,7 +194,7 @@ def median_detectable(
         return None
     standard_error, degrees = errors[len(errors) // 2]
     tests = sum(effect.p is not None for effect in effects)
-    return float(scale.shown(inference.detectable(standard_error, degrees, tests, confidence=confidence), level))
+    return float(scale.shown(inference.detectable(standard_error, degrees, tests), level))
 
 
 # From rows to effects -------------------------------------------------------------------------------------------------
@@ -265,7 +244,7 @@ def _effects(sample: Sample, names: Sequence[str], matrix: Reals) -> list[Effect
     elif len(tested) and n == 1:
         for position, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
             effects[position] = replace(effects[position], tested="sentences", p=p)
-    return with_holm(effects, confidence=sample.method.confidence)
+    return with_holm(effects)
 
 
 def _untested(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -> list[Effect]:
@@ -297,7 +276,7 @@ def _levels(sample: Sample, matrix: Reals) -> Reals:
 
 def _tests(sample: Sample, inferred: Inference, levels: Reals) -> list[dict[str, Any]]:
     """Return the interval and the test of each effect; without them if all seeds agree and nothing else varies."""
-    half = inferred.half_width(sample.method.confidence)
+    half = inferred.half_width(CONFIDENCE)
     low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
     columns = {
         "low": low,
@@ -326,8 +305,9 @@ def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]
     rows = sorted({row for pair in pairs.values() for row in pair})
     sums = np.stack([evidence.sums[0] for row in rows if (evidence := sample.evidence[row]).sums is not None])
     indices = [(rows.index(first), rows.index(second)) for first, second in pairs.values()]
-    method = sample.method
-    p_values = significance.randomisation_p(sums, indices, sample.metric, trials=method.trials, seed=method.seed)
+    p_values = significance.randomisation_p(
+        sums, indices, sample.metric, trials=significance.TRIALS, seed=significance.SEED
+    )
     return dict(zip(pairs, p_values, strict=True))
 
 

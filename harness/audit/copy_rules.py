@@ -18,8 +18,12 @@ from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from impls.contract import TransformerRecipe
 
-SHARE = 0.01
-"""The share of sentences from which equal losses are reported; in real runs no two losses are equal."""
+SHARE, FEWEST_LOSSES = 0.01, 3
+"""The share and the number of sentences from which equal losses are reported.
+
+Single losses are equal by chance: 5 in a million pairs on Multi30k, so one table in five of 30 runs with 100 sentences
+has such a pair.
+"""
 
 NEAR = 1e-6
 """Relative tolerance between equal losses of runs with different seeds."""
@@ -134,7 +138,7 @@ def _near_losses(runs: Sequence[_Results]) -> list[Pair]:
                 break
             pairs = np.sort([order[near], order[near + step]], axis=0)
             times.update(zip(*pairs.tolist(), strict=True))
-    return [pair for pair, number in times.items() if number >= max(1, SHARE * len(runs[0].nats))]
+    return [pair for pair, number in times.items() if number >= _suspicious(len(runs[0].nats))]
 
 
 def _alike(runs: Sequence[_Results]) -> Iterator[Pair]:
@@ -168,7 +172,7 @@ def _same_results(first: _Results, second: _Results) -> Iterator[str]:
     equal, compared = int((first.texts == second.texts)[distinct].sum()), int(distinct.sum())
     share = min(1.0, max(ALIKE, ALIKE_MORE + max(first.bleu, second.bleu) / 100))
     may_agree = compared < max(FEWEST, VARIED * sentences) or max(first.bleu, second.bleu) >= NEARLY_RIGHT
-    same_losses, same_translations = near >= max(1, SHARE * sentences), not may_agree and equal >= share * compared
+    same_losses, same_translations = near >= _suspicious(sentences), not may_agree and equal >= share * compared
     if not same_losses and not same_translations:
         return
     # A short run with another number of threads is nearly the same run, so single equal losses prove nothing.
@@ -177,6 +181,11 @@ def _same_results(first: _Results, second: _Results) -> Iterator[str]:
         yield f"losses in {near:,} of {sentences:,} sentences"
     if same_translations and (equal == compared or not only_threads):
         yield f"translations of {equal:,} of {compared:,} sentences"
+
+
+def _suspicious(sentences: int) -> float:
+    """Return the number of equal losses of two runs that is reported."""
+    return max(min(FEWEST_LOSSES, sentences), SHARE * sentences)
 
 
 def _effective(spec: RunSpec) -> str:

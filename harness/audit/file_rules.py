@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.analysis.evidence import bleu_of_order
-from harness.audit.messages import ROUNDING, equal, unequal
+from harness.audit.messages import unequal
 from harness.audit.record_rules import differing_tensors, kept_digest, tensor_shapes
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import weights_digest
@@ -25,24 +23,11 @@ from harness.evaluation.metrics import (
 from harness.storage import run_store
 from harness.text import first_few
 
-OTHER_MACHINE = 1e-4
-"""Relative tolerance of perplexities of sentences that may have been evaluated later, on another machine."""
-
 HALF_PRECISION = 0.01
 """Absolute tolerance of a sum of some hundred half-precision numbers that is 1."""
 
 SUMS = "the sums over its sentences"
 INITIAL = "its initial weights"
-
-BATCH = 128
-"""The batch size of evaluation; the tutorials' perplexity is a mean over its batches."""
-
-OTHER_ORDER = 0.03
-"""Relative tolerance of the tutorials' perplexity if batches are sorted by target length alone.
-
-The real order depends on the source too, and needs the corpus. On Multi30k the two differ by up to 0.008; on other
-texts by any amount, most of all if the last batch is small.
-"""
 
 LONGEST = 60
 """The number of characters of a text that a message shows."""
@@ -89,8 +74,7 @@ def counts(stored: StoredRun) -> Iterator[str]:
     unused = statistics.keys() - counted - {"nats", "tokens"}
     yield from (f"counts of {name}, which is not a score" for name in sorted(unused))
     perplexity = float(perplexity_from_sums(statistics["nats"].sum(), statistics["tokens"].sum()))
-    # Changes below this tolerance show in the rule on test loss and test perplexity, which must agree.
-    yield from unequal("test_perplexity", scores.get("test_perplexity"), perplexity, SUMS, OTHER_MACHINE)
+    yield from unequal("test_perplexity", scores.get("test_perplexity"), perplexity, SUMS)
     sums = {name: statistics[name].sum(axis=0) for name in sorted(counted & statistics.keys())}
     for name, totals in sums.items():
         yield from unequal(name, scores[name], float(score_from_sums(name, totals)), SUMS)
@@ -182,33 +166,3 @@ def text(stored: StoredRun) -> Iterator[str]:
             f"{len(wrong)} of {len(texts)} texts are not those of their tokens: sentence {hypothesis.sentence} is "
             f"{hypothesis.text[:LONGEST]!r}, expected {expected[:LONGEST]!r}"
         )
-
-
-def tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
-    """The tutorials' perplexity fits the losses of the sentences: exactly with one batch, otherwise closely.
-
-    With several batches of a user's own files, only the rule that needs the corpus can tell.
-    """
-    order = np.argsort(stored.checked_sentences["tokens"], kind="stable")
-    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    exact = len(batches) <= 1
-    skip_unless(exact or stored.record.spec.data.corpus != "files", "the order of the batches needs the corpus")
-    yield from unequal_tutorial(stored, batches, exact=exact)
-
-
-def unequal_tutorial(stored: StoredRun, batches: Sequence[npt.NDArray[np.intp]], *, exact: bool) -> Iterator[str]:
-    """Yield a difference from exp of the mean over batches of each batch's nats per target token."""
-    sentences = stored.sentences
-    nats, tokens = sentences["nats"], sentences["tokens"]
-    means = [float(nats[rows].sum() / max(1, tokens[rows].sum())) for rows in batches]
-    expected = math.exp(math.fsum(means) / max(1, len(means)))
-    recorded = stored.completed.scores.get("tutorial_perplexity")
-    source = "its sentences" if exact else f"its sentences, within {OTHER_ORDER:.0%}"
-    yield from unequal("tutorial_perplexity", recorded, expected, source, _tolerance(stored) if exact else OTHER_ORDER)
-
-
-def _tolerance(stored: StoredRun) -> float:
-    """Return the relative tolerance of perplexities: wider if the sentences were evaluated later."""
-    nats, tokens = (stored.sentences[name].sum() for name in ("nats", "tokens"))
-    same = equal(stored.completed.scores.get("test_perplexity"), float(perplexity_from_sums(nats, tokens)))
-    return ROUNDING if same else OTHER_MACHINE

@@ -13,14 +13,11 @@ from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-RESUMED_SLACK = 0.25
-"""How much faster a resumed run may seem, as a share: only the first process stores the time of its first update."""
-
 FLOAT_BYTES = 4
 
 
 def times(stored: StoredRun) -> Iterator[str]:
-    """The start is a time, and the total times and rates follow from the epochs."""
+    """The start is a time, and the total time and that of validation follow from the epochs."""
     record = stored.record
     skip_unless(record.started or record.status in run_store.FINISHED, NOT_STARTED)
     if start_time(record) is None:
@@ -34,7 +31,9 @@ def times(stored: StoredRun) -> Iterator[str]:
     total = record.speed.get("total_seconds", math.inf)
     yield from _outside("total_seconds", total, _epoch_seconds(record), math.inf)
     if record.curve:
-        yield from _rates(record)
+        median = statistics.median(line.validation_seconds for line in record.curve)
+        recorded = record.speed.get("validation_seconds")
+        yield from unequal("validation_seconds", recorded, median, "the median of its epochs")
 
 
 def start_time(record: RunRecord) -> datetime | None:
@@ -57,33 +56,11 @@ def _outside(name: str, value: float, least: float, most: float, source: str = "
         yield f"{name}={value:,.3f}, expected {limits} ({source})"
 
 
-def _rates(record: RunRecord) -> Iterator[str]:
-    """Yield the speeds that do not follow from the learning curve.
-
-    They exclude the first update of each process and updates that compile.
-    """
-    speed, curve = record.speed, record.curve
-    median = statistics.median(line.validation_seconds for line in curve)
-    yield from unequal("validation_seconds", speed.get("validation_seconds"), median, "the median of its epochs")
-    updates = curve[-1].updates
-    if record.environment.get("resumed_after_epochs") or updates < 2:
-        return
-    most = math.fsum(line.training_seconds for line in curve) - speed.get("first_update_seconds", 0.0)
-    least = max(0.0, most - speed.get("compilation_seconds", 0.0))
-    share = updates_per_epoch(record) / (updates - 1)
-    yield from _outside("epoch_seconds", speed.get("epoch_seconds", math.nan), least * share, most * share)
-    tokens = sum(line.tokens for line in curve)
-    if least > 0:
-        rate = speed.get("training_tokens_per_second", math.nan)
-        slowest = (tokens - _largest_batch(record)) / most
-        yield from _outside("training_tokens_per_second", rate, slowest, tokens / least)
-
-
 def speeds(stored: StoredRun) -> Iterator[str]:
     """Speeds agree with each other, the total time, and the memory of the machine."""
     record = stored.trained
     yield from _processes(record)
-    yield from _training_rate(record)
+    yield from _rates(record)
     yield from _decoding(record)
     yield from _memory(record)
 
@@ -101,28 +78,40 @@ def _processes(record: RunRecord) -> Iterator[str]:
         yield f"resumed_after_epochs={epochs}, but resumed_after_updates={updates}: expected as many of both"
 
 
-def _training_rate(record: RunRecord) -> Iterator[str]:
-    """Yield a rate that does not fit the seconds and tokens of an epoch, or a resumed run's if it is too high."""
-    rate, seconds = (record.speed.get(name) for name in ("training_tokens_per_second", "epoch_seconds"))
-    resumed, compilations = record.environment.get("resumed_after_epochs"), record.speed.get("compilations", 0)
+def _rates(record: RunRecord) -> Iterator[str]:
+    """Yield the speeds of training that do not follow from the learning curve, apart from rounding.
+
+    They are those of its steady updates: neither the first one of a process nor one that compiles. A resumed run stores
+    the time of its very first update only, and the compilations of its last process.
+    """
+    speed, updates = record.speed, record.curve[-1].updates
+    resumed, compilations = record.environment.get("resumed_after_epochs"), int(speed.get("compilations", 0))
+    excluded = math.inf if resumed and compilations else 1 + len(resumed or ()) + compilations
+    steady = updates - excluded  # at least so many
+    if record.status not in run_store.FINISHED or updates < 2 or (steady <= 0 and "epoch_seconds" not in speed):
+        return
+    most = math.fsum(line.training_seconds for line in record.curve) - speed.get("first_update_seconds", 0.0)
+    least = 0.0 if resumed else max(0.0, most - speed.get("compilation_seconds", 0.0))
     tokens = sum(line.tokens for line in record.curve)
-    excluded = 1 + len(resumed or ()) + int(compilations)
-    steady = record.curve[-1].updates - excluded
-    if rate is not None and seconds is not None and steady > 0:
-        share = updates_per_epoch(record) / steady
-        least = max(0, tokens - excluded * _largest_batch(record)) * share
-        name = "training_tokens_per_second times epoch_seconds"
-        yield from _outside(name, rate * seconds, least, tokens * share)
-    if resumed and rate is not None and not compilations:
-        training = math.fsum(line.training_seconds for line in record.curve)
-        training -= record.speed.get("first_update_seconds", 0.0)
-        most = tokens / training * (1 + RESUMED_SLACK) if training > 0 else 0.0
-        if not 0 < rate <= most:
-            yield f"training_tokens_per_second={rate:.1f}, expected at most {most:.1f} (its epochs)"
+    fewest = max(0.0, tokens - excluded * _largest_batch(record))
+    per_epoch = updates_per_epoch(record)
+    rate, seconds = (speed.get(name, math.nan) for name in ("training_tokens_per_second", "epoch_seconds"))
+    longest = most * per_epoch / steady if steady > 0 else math.inf
+    yield from _outside("epoch_seconds", seconds, least * per_epoch / (updates - 1), longest)
+    fastest = tokens / least if least > 0 else math.inf
+    yield from _outside("training_tokens_per_second", rate, fewest / most if most > 0 else 0.0, fastest)
+    if steady > 0:
+        name, share = "training_tokens_per_second times epoch_seconds", per_epoch / steady
+        yield from _outside(name, rate * seconds, fewest * share, tokens * share)
 
 
 def _decoding(record: RunRecord) -> Iterator[str]:
-    """Yield a total time that is too short for the epochs and the translation of the test set."""
+    """Yield a total time that is too short for the epochs and the translation of the test set.
+
+    A run with the weights of another run has the total time of that run, but a translation of its own.
+    """
+    if record.environment.get("trained_as"):
+        return
     rate, total = (record.speed.get(name) for name in ("decoding_sentences_per_second", "total_seconds"))
     if rate and total is not None:
         epochs, decoding = _epoch_seconds(record), record.sizes.get("test_pairs", 0) / rate
@@ -134,8 +123,9 @@ def _decoding(record: RunRecord) -> Iterator[str]:
 
 
 def _memory(record: RunRecord) -> Iterator[str]:
-    """Yield a peak memory below the size of the parameters or above that of the machine."""
-    available = (record.environment.get("machine") or {}).get("memory_bytes")
+    """Yield a peak memory below the size of the parameters or above that of the machine that trained."""
+    machine = {} if record.environment.get("trained_as") else record.environment.get("machine") or {}
+    available = machine.get("memory_bytes")
     most = available if isinstance(available, int | float) else math.inf
     peak, least = record.speed.get("peak_memory_bytes"), FLOAT_BYTES * record.sizes.get("parameters", 0)
     if peak is not None and not least <= peak <= most:

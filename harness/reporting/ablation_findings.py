@@ -142,7 +142,7 @@ def _is_claimed(effect: AblationEffect) -> bool:
 
 def _change(effect: AblationEffect) -> str:
     contrast = effect.contrast
-    return f"{contrast.changed[0][1]} instead of {contrast.against[0][1]} changes it by {_sentence(effect)}"
+    return f"{_sentence(effect)} with {contrast.changed[0][1]} instead of {contrast.against[0][1]}"
 
 
 def _list(study: Study, effects: Mapping[str, AblationEffect]) -> str:

@@ -14,7 +14,6 @@ from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import assumption
 from harness.analysis.grouping import RunTable, groups, statuses
 from harness.analysis.leaderboard import SYMBOLS, TableAnalysis
-from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_findings, csv_export, pages, report_sections
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_plots import forest
@@ -235,13 +234,13 @@ def _kinds(effects: StudyEffects) -> list[tuple[str, AblationEffect]]:
     """Return all effects of a study with their kinds."""
     factorial = effects.factorial
     levels = [("level", effects.fields), *([("main effect", factorial.main)] if factorial else [])]
-    pairs = []
-    for kind, fields in levels:
-        for field in fields:
-            for name in ABLATION:
-                pairs += [(kind, effect) for effect in field.effects[name]]
-                spread = field.spread[name]
-                pairs += [(f"{kind}, worst against best", spread.effect)] if spread else []
+    pairs = [
+        (kind, effect)
+        for kind, fields in levels
+        for field in fields
+        for same in field.effects.values()
+        for effect in same
+    ]
     interactions = factorial.interactions.values() if factorial else ()
     return pairs + [("interaction", effect) for same in interactions for effect in same]
 

@@ -171,28 +171,24 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
 def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
     """Return the fields by their largest effect on the first metric, with their rank by the second."""
     main, second = (ABLATION[name].title for name in (MAIN, SECOND))
-    heads = ("rank", "field", f"largest effect on {main}", f"best, worst level for {main}", f"rank by {second}")
+    heads = ("rank", "field", f"largest effect on {main}", f"rank by {second}", f"largest effect on {second}")
     order = [rank.field for rank in seconds]
     rows = []
     for number, rank in enumerate(ranks, start=1):
-        index, spread = order.index(rank.field), rank.spread
+        index = order.index(rank.field)
         name = f"{rank.field} (joint vocabulary)" if rank.joint else rank.field
-        extremes = _named_cell(f"{spread.best}, {spread.worst}", spread.effect) if spread else MISSING
-        rows.append((str(number), name, _largest(rank), extremes, str(index + 1), _largest(seconds[index])))
-    return Table("llrrrr", (*heads, f"largest effect on {second}"), tuple(rows))
+        rows.append((str(number), name, _largest(rank), str(index + 1), _largest(seconds[index])))
+    return Table("llrrr", heads, tuple(rows))
 
 
 def _largest(rank: Rank) -> str | Cell:
+    """Return the largest effect of a field, after the level that has it and the levels that only diverged."""
     levels = [f"{level}: diverged" for level in rank.lost]
     if rank.effect is None:
         return "; ".join(levels) or MISSING
-    return _named_cell("; ".join([*levels, rank.effect.contrast.changed[0][1]]), rank.effect)
-
-
-def _named_cell(levels: str, effect: AblationEffect) -> str | Cell:
-    """Return the cell of an effect, beginning with its levels."""
-    content = cell(effect)
-    return replace(content, text=f"{levels}: {content.text}") if isinstance(content, Cell) else MISSING
+    content = cell(rank.effect)
+    names = "; ".join([*levels, rank.effect.contrast.changed[0][1]])
+    return replace(content, text=f"{names}: {content.text}") if isinstance(content, Cell) else MISSING
 
 
 # Learning rates -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.effects import METHOD, Conclusion, Method
+from harness.analysis.effects import Conclusion
 from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis, analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import (
@@ -77,7 +77,6 @@ def document(
     results: Path | StoredFiles | None = None,
     texts: CorpusTexts | None = None,
     command: str = "",
-    method: Method = METHOD,
     failures: Sequence[str] = (),
 ) -> Document:
     """Return the report of some runs.
@@ -88,14 +87,13 @@ def document(
             page only shows the records.
         texts: The test sets whose source and reference the page may show.
         command: The command that made the runs; by default the commands of the records.
-        method: The method of intervals and tests.
         failures: A line for each failed rule of `check`.
 
     Raises:
         ValueError: There are no records, or a stored file is damaged; the message names the file.
     """
     stored = None if results is None else StoredFiles.of(results)
-    analysis = analyse_bench(records, stored, method=method)
+    analysis = analyse_bench(records, stored)
     tables, charted = analysis.tables, analysis.charted
     if not tables:
         raise ValueError(f"there are no run records to report; train something first: {command_line('bench')}")

@@ -111,8 +111,8 @@ def _hidden_speeds(judged: TableAnalysis) -> list[str]:
     if not titles:
         return []
     labels = list(dict.fromkeys(label for row_labels in missing.values() for label in row_labels))
-    without = "no row has any" if len(labels) == len(judged.labels) else f"not measured for {listed(labels)}"
-    reason = "A run of one update has none, and those of a busy machine are not published."
+    without = "no row has any" if len(labels) == len(judged.labels) else f"missing for {listed(labels)}"
+    reason = "A run of one update has none, and published reports leave out those of a busy machine."
     what = "speeds" if len(titles) == len(missing) else titles[0]
     return [f"No {what} in this table: {short_line(without, longest=600)}. {reason}"]
 

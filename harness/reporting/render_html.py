@@ -34,8 +34,6 @@ GLOSSARY = {
     "MFU, %": "Model FLOPs utilisation: arithmetic per second over the measured matmul peak of this machine",
     "GFLOP/s": "Billions of multiplications and additions per second, counted by formula",
     "brevity penalty": "sacreBLEU's factor for translations shorter than the references, 0 to 1",
-    "rank": "Ranks the variant may have: between the significantly better and the significantly worse ones",
-    "p": "p-value of this comparison alone",
     "relu": "Rectified linear unit: x where it is positive, otherwise 0",
     "gelu": "Gaussian error linear unit: x times the share of a normal distribution below x",
     "silu": "Sigmoid linear unit, or swish: x / (1 + exp(-x))",

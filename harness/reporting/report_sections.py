@@ -113,13 +113,17 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
                 Figure(
                     f"{slug}-{chart.name}",
                     f"{judged.table.heading}. {text}",
-                    short_line(f"{chart.title} against epochs, a panel for each of {'; '.join(panels)}", longest=600),
+                    short_line(f"{chart.title} against epochs{_of_each(panels)}", longest=600),
                     partial(run_plots.learning_curves, rows, labels, chart),
                     run_plots.curve_data(rows, labels, chart),
                     partial(run_plots.curve_reading, rows, labels, chart),
                 )
             )
     return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []
+
+
+def _of_each(panels: Sequence[str]) -> str:
+    return f", {panels[0]}" if len(panels) == 1 else f", a panel for each of {'; '.join(panels)}"
 
 
 # Translations and attention -------------------------------------------------------------------------------------------

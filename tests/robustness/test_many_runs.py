@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence_factory import plain_row
-from pages_factory import QUICK, folder
+from pages_factory import folder
 from record_factory import record
 from record_folders import write_set
 
@@ -151,7 +151,7 @@ def test_report_keeps_few_files_and_shows_the_same(tmp_path: Path, monkeypatch: 
         stored = StoredFiles(tmp_path)
         for run in records:
             stored.check(run)
-        return render_markdown.document(bench_report.document(records, results=stored, method=QUICK))
+        return render_markdown.document(bench_report.document(records, results=stored))
 
     expected = page()
     monkeypatch.setattr(stored_files, "MOST_KEPT", 2)
@@ -253,7 +253,7 @@ def test_difference_of_two_rows_is_looked_up_in_one_pass() -> None:
 def test_table_of_too_many_rows_has_no_pairs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "MOST_ROWS", 4)
     records = [record(f"v{number}", seed, final=1.5 + number / 50) for number in range(5) for seed in range(3)]
-    few, many = (leaderboard.analyse_bench(part, method=QUICK).tables[0].main for part in (records[:-3], records))
+    few, many = (leaderboard.analyse_bench(part).tables[0].main for part in (records[:-3], records))
     assert few is not None
     assert many is not None
     assert len(few.comparisons.differences) == 6
@@ -262,7 +262,7 @@ def test_table_of_too_many_rows_has_no_pairs_and_says_so(monkeypatch: pytest.Mon
     assert many.seeds == 3
     assert many.rank_interval("v0") is None
     assert {many.against_best(label) for label in many.ranking} == {None, Conclusion.NOT_TESTED}
-    report = bench_report.document(records, method=QUICK)
+    report = bench_report.document(records)
     assert "not compared pair by pair" in report.headline.finding
     assert not [table for table in find(report.blocks, Table) if table.kind == "matrix"]
     assert "Pairs of these 5 rows are not tested" in render_markdown.document(report)

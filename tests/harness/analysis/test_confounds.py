@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_factory import record as factory_record
+from ablation_factory import analysed, findings, markdown
+from record_factory import record
 from small_runs import TINY, spec
 
-from harness.analysis.ablation import Analysis, analyse
 from harness.analysis.ablation_study import studies
-from harness.analysis.confounds import confounds, embedding_ratio
+from harness.analysis.confounds import confounds
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.audit.rules import check
 from harness.data.dataset import prepare
-from harness.reporting import ablation_findings, ablation_report, bench_report
+from harness.reporting import ablation_findings, bench_report, render_markdown
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import train
@@ -29,53 +29,35 @@ from impls.recipes import LEARNED_POSITIONS
 
 WARNING = "positions also changes the size of word embeddings relative to position vectors."
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
-TARGET_SHARE = 0.9
-"""The size of target embeddings relative to source embeddings."""
 POSITION_RMS = {"learned": 0.075, "sinusoidal": 0.707}
 EMBEDDING_RMS = {"xavier": 0.016, "width": 1 / 16, "normal": 1.0}
 """Approximate values at width 256, embeddings before they are scaled."""
-BATCHINGS = ("random", "length", "tokens")
-TWO_BY_TWO = {"batching": ("random", "tokens"), "norm": ("layernorm", "rms")}
+UPDATES = {"random": 227, "length": 227, "tokens": 61}
+POSITIONS = {"positions": ("learned", "sinusoidal")}
+BATCHINGS = {"batching": ("random", "tokens")}
 
 
-def run(levels: Mapping[str, str], seed: int = 0, **changes: Any) -> RunRecord:
+def run(levels: Mapping[str, str], seed: int = 0) -> RunRecord:
     """Return a synthetic run with these levels; its batches depend on seed and batching."""
     fields = {name: level for name, level in levels.items() if name != "batching"}
     batching: Any = levels.get("batching", "random")
-    settings = {"training": Training(batching=batching), "recipe": replace(LEARNED_POSITIONS, **fields)}  # type: ignore[arg-type]
-    record = factory_record("learned_positions", seed, final=2.0 + 0.01 * len("".join(levels.values())), **settings)
-    updates = {"random": 227, "length": 227, "tokens": 61}[batching]
-    curve = tuple(replace(epoch, updates=epoch.epoch * updates) for epoch in record.curve)
-    fingerprints = {**record.fingerprints, "stream": f"{batching} {seed}", **changes.pop("fingerprints", {})}
-    embedding = EMBEDDING_RMS[levels.get("embedding_init", "xavier")]
-    embedding *= {"sqrt_width": 16, "none": 1}[levels.get("embedding_scale", "sqrt_width")]
-    position = POSITION_RMS.get(levels.get("positions", "learned"), 0.0)
-    sizes = {**record.sizes, **dict(zip(RMS, (embedding, TARGET_SHARE * embedding, position), strict=True))}
-    return replace(record, curve=curve, fingerprints=fingerprints, sizes=sizes, **changes)
+    recipe = replace(LEARNED_POSITIONS, **fields)  # type: ignore[arg-type]
+    loss = 2.0 + 0.01 * len("".join(levels.values()))
+    made = record("learned_positions", seed, final=loss, training=Training(batching=batching), recipe=recipe)
+    embedding = EMBEDDING_RMS[recipe.embedding_init] * (16 if recipe.embedding_scale == "sqrt_width" else 1)
+    rms = zip(RMS, (embedding, 0.9 * embedding, POSITION_RMS.get(recipe.positions, 0.0)), strict=True)
+    fingerprints = {**made.fingerprints, "stream": f"{batching} {seed}"}
+    return with_updates(replace(made, fingerprints=fingerprints, sizes={**made.sizes, **dict(rms)}), UPDATES[batching])
 
 
-def grid(levels: Mapping[str, tuple[str, ...]], seeds: int = 2) -> list[RunRecord]:
-    """Return the runs of every combination of levels."""
+def with_updates(run: RunRecord, per_epoch: int) -> RunRecord:
+    return replace(run, curve=tuple(replace(epoch, updates=epoch.epoch * per_epoch) for epoch in run.curve))
+
+
+def grid(levels: Mapping[str, tuple[str, ...]]) -> list[RunRecord]:
+    """Return the runs of every combination of levels, with two seeds."""
     combinations = itertools.product(*levels.values())
-    return [run(dict(zip(levels, words, strict=True)), seed) for words in combinations for seed in range(seeds)]
-
-
-def analysed(records: list[RunRecord]) -> Analysis:
-    return analyse(records, lambda record: None)
-
-
-def confounded_fields(records: list[RunRecord]) -> list[str]:
-    return [confound.field for confound in analysed(records).studies[0].confounds]
-
-
-def page(analysis: Analysis, folder: Path, suffix: str) -> str:
-    path = ablation_report.write(ablation_report.document(analysis), analysis, folder)
-    return path.with_suffix(suffix).read_text()
-
-
-def findings(records: list[RunRecord]) -> str:
-    analysis = analysed(records)
-    return "\n".join([*ablation_findings.findings(analysis), *ablation_findings.warnings(analysis)])
+    return [run(dict(zip(levels, words, strict=True)), seed) for words in combinations for seed in range(2)]
 
 
 # The size of embeddings relative to positions -------------------------------------------------------------------------
@@ -83,56 +65,40 @@ def findings(records: list[RunRecord]) -> str:
 
 def test_confounds_field_that_changes_the_ratio_is_warned_of_in_every_report(tmp_path: Path) -> None:
     records = grid({"positions": ("learned", "sinusoidal", "none")})
-    analysis = analysed(records)
-    (confound,) = analysis.studies[0].confounds
+    (confound,) = analysed(records).studies[0].confounds
     assert (confound.field, list(confound.ratios)) == ("positions", ["sinusoidal", "learned"])
     assert confound.ratios == pytest.approx({"sinusoidal": 16 * 0.016 / 0.707, "learned": 16 * 0.016 / 0.075})
-    assert "0.36 with sinusoidal, 3.41 with learned" in findings(records)
-    bench_page = bench_report.write(bench_report.document(records), records, tmp_path).read_text()
-    for text in (findings(records), page(analysis, tmp_path, ".md"), bench_page):
-        assert WARNING in text
-
-
-def test_embedding_ratio_without_position_vectors_is_none() -> None:
-    assert embedding_ratio(run({"positions": "none"})) is None
-    assert WARNING not in findings(grid({"positions": ("learned", "rotary", "alibi", "none")}))
-
-
-def test_confounds_fields_that_keep_the_ratio_are_not_warned_of() -> None:
-    star = [*grid({"norm": ("layernorm", "rms", "none")}), *grid({"ffn": ("gated",)}), *grid({"activation": ("tanh",)})]
-    assert confounded_fields(star) == []
+    bench_page = render_markdown.document(bench_report.document(records))
+    for page in ("\n".join(findings(analysed(records))), markdown(analysed(records), tmp_path), bench_page):
+        assert WARNING in page
+        assert "0.36 with sinusoidal, 3.41 with learned" in page
 
 
 @pytest.mark.parametrize(
-    "crossed", [{"embedding_init": ("xavier", "width")}, {"embedding_scale": ("sqrt_width", "none")}]
-)
-def test_confounds_field_crossed_with_the_size_of_embeddings_is_separated(crossed: dict[str, tuple[str, ...]]) -> None:
-    records = grid({"positions": ("learned", "sinusoidal"), **crossed})
-    assert analysed(records).studies[0].factorial is not None
-    assert confounded_fields(records) == []
-
-
-@pytest.mark.parametrize(
-    "grids",
+    ("grids", "warned"),
     [
-        [{"positions": ("learned", "sinusoidal")}, {"embedding_init": ("width", "normal")}],
-        [{"positions": ("learned", "sinusoidal"), "norm": ("layernorm", "rms")}],
+        ([{"positions": ("learned", "rotary", "alibi", "none")}], []),
+        ([{"norm": ("layernorm", "rms", "none")}, {"ffn": ("gated",)}, {"activation": ("tanh",)}], []),
+        ([{**POSITIONS, "embedding_init": ("xavier", "width")}], []),
+        ([{**POSITIONS, "embedding_scale": ("sqrt_width", "none")}], []),
+        ([POSITIONS, {"embedding_init": ("width", "normal")}], ["positions"]),
+        ([{**POSITIONS, "norm": ("layernorm", "rms")}], ["positions"]),
     ],
-    ids=["size varied in another grid", "crossed with another field"],
+    ids=["one ratio", "other fields", "crossed with init", "with scale", "not crossed", "crossed with another field"],
 )
-def test_confounds_field_not_crossed_with_the_size_of_embeddings_is_warned_of(
-    grids: list[dict[str, tuple[str, ...]]],
+def test_confounds_are_fields_that_change_the_ratio_and_are_not_crossed_with_it(
+    grids: list[dict[str, tuple[str, ...]]], warned: list[str]
 ) -> None:
-    assert confounded_fields([record for levels in grids for record in grid(levels)]) == ["positions"]
+    (effects,) = analysed([record for levels in grids for record in grid(levels)]).studies
+    assert [confound.field for confound in effects.confounds] == warned
+    assert (effects.factorial is not None) == any(len(levels) > 1 for levels in grids)
 
 
 @pytest.mark.parametrize(("change", "warned"), [(1.9, False), (2.1, True)])
 def test_confounds_recorded_ratios_are_compared_with_a_limit_of_2(change: float, warned: bool) -> None:
-    sizes = {"source_embedding_rms": 0.5, "target_embedding_rms": 0.5, "position_rms": 0.4}
     base, tanh = run({}), run({"activation": "tanh"})
-    base = replace(base, sizes={**base.sizes, **sizes})
-    tanh = replace(tanh, sizes={**tanh.sizes, **sizes, "position_rms": 0.4 / change})
-    (study,) = studies([base, tanh])
+    sizes = {**tanh.sizes, "position_rms": tanh.sizes["position_rms"] / change}
+    (study,) = studies([base, replace(tanh, sizes=sizes)])
     assert bool(confounds(study, ())) is warned
     assert confounds(study, ("activation", "embedding_init")) == ()
 
@@ -148,7 +114,6 @@ def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkey
     assert settings.recipe is not None
     initial = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), 0)
     assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, initial)
-    assert trained.sizes["position_rms"] == pytest.approx(0.5**0.5)
     assert not check(results).failed
     wrong = [{**trained.sizes, name: trained.sizes[name] * 1.01} for name in RMS]
     missing = {name: size for name, size in trained.sizes.items() if name != "position_rms"}
@@ -160,50 +125,41 @@ def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkey
 # Batching -------------------------------------------------------------------------------------------------------------
 
 
-def test_analyse_batching_is_compared_although_batches_and_updates_differ(tmp_path: Path) -> None:
-    analysis = analysed(grid({"batching": BATCHINGS}))
+def test_analyse_batching_is_compared_although_batches_and_updates_differ() -> None:
+    analysis = analysed(grid({"batching": tuple(UPDATES)}))
     (effects,) = analysis.studies
     assert effects.study.differences == ()
-    assert effects.study.base["batching"] == "random"
-    assert effects.fields[0].levels == BATCHINGS
+    assert effects.fields[0].levels == ("random", "length", "tokens")
     assert all(effect.mean is not None for effect in effects.fields[0].effects["validation_loss"])
-    html = page(analysis, tmp_path, ".html")
     assert (
         "Batching is compared at equal epochs (10): every level sees each training pair once per epoch. The number of "
         "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
-    ) in html
-    apart_from_batching = "training settings apart from batching"
-    assert apart_from_batching in html
+    ) in findings(analysis)
     (norm_effects,) = analysed(grid({"norm": ("layernorm", "rms")})).studies
-    assert apart_from_batching not in ablation_findings.agreement(norm_effects.study)
-
-
-def test_analyse_batching_crosses_with_fields_of_the_recipe() -> None:
-    factorial = analysed(grid(TWO_BY_TWO)).studies[0].factorial
-    assert factorial is not None
-    assert (factorial.fields, factorial.missing) == (("norm", "batching"), ())
+    stated = [ablation_findings.agreement(study) for study in (effects.study, norm_effects.study)]
+    assert ["training settings apart from batching" in text for text in stated] == [True, False]
 
 
 @pytest.mark.parametrize("batching", ["random", "tokens"])
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"fingerprints": {"stream": "another"}}, "stream of batches, seed 1, batching={}"),
-        ({"fingerprints": {"weights": {}}}, "initial weights, seed 1"),
-        ({"updates": 60}, "updates, batching={}"),
+        ({"stream": "another"}, "stream of batches, seed 1, batching={}"),
+        ({"weights": {}}, "initial weights, seed 1"),
+        ({}, "updates, batching={}"),
     ],
     ids=["stream", "weights", "updates"],
 )
 def test_studies_runs_with_one_batching_that_differ_are_not_comparable(
     batching: str, change: dict[str, Any], expected: str
 ) -> None:
-    changed = run({"batching": batching, "norm": "rms"}, 1, fingerprints=change.get("fingerprints", {}))
-    if updates := change.get("updates"):
-        changed = replace(
-            changed, curve=tuple(replace(epoch, updates=epoch.epoch * updates) for epoch in changed.curve)
-        )
-    records = [changed if record.id == changed.id else record for record in grid(TWO_BY_TWO)]
-    (study,) = studies(records)
+    records = grid({**BATCHINGS, "norm": ("layernorm", "rms")})
+    factorial = analysed(records).studies[0].factorial
+    assert factorial is not None
+    assert (factorial.fields, factorial.missing) == (("norm", "batching"), ())
+    changed = run({"batching": batching, "norm": "rms"}, 1)
+    changed = replace(changed, fingerprints={**changed.fingerprints, **change}) if change else with_updates(changed, 60)
+    (study,) = studies(changed if record.id == changed.id else record for record in records)
     assert any(line.startswith(expected.format(batching)) for line in study.differences)
 
 
@@ -215,15 +171,11 @@ def test_studies_other_settings_of_batches_are_no_level_of_batching() -> None:
 
 
 def test_groups_runs_with_different_batching_are_in_separate_tables() -> None:
-    tables = groups(grid({"batching": BATCHINGS}))
-    assert len(tables) == 3
-    assert {table.title.rpartition(", ")[2] for table in tables} == {
-        "test_2016_flickr",
-        "batches of similar length",
-        "batches by tokens",
-    }
+    tables = groups(grid({"batching": tuple(UPDATES)}))
+    titles = {table.title.rpartition(", ")[2] for table in tables}
+    assert titles == {"test_2016_flickr", "batches of similar length", "batches by tokens"}
     assert [find_mismatches(table.records, "controlled") for table in tables] == [[], [], []]
-    assert find_mismatches(grid({"batching": ("random", "tokens")}), "controlled")
+    assert find_mismatches(grid(BATCHINGS), "controlled")
 
 
 @pytest.mark.parametrize(
@@ -237,8 +189,8 @@ def test_findings_with_a_limit_on_updates_name_the_basis_of_the_comparison(
     limit: int, updates: dict[str, int], expected: str
 ) -> None:
     records = []
-    for record in grid({"batching": ("random", "tokens")}):
-        limited = replace(record.spec, updates=limit)
-        curve = (replace(record.curve[0], updates=updates[record.spec.training.batching]),)
-        records.append(replace(record, spec=limited, id=limited.id, curve=curve, chosen_epochs=(1,)))
-    assert expected in findings(records)
+    for full in grid(BATCHINGS):
+        limited = replace(full.spec, updates=limit)
+        curve = (replace(full.curve[0], updates=updates[full.spec.training.batching]),)
+        records.append(replace(full, spec=limited, id=limited.id, curve=curve, chosen_epochs=(1,)))
+    assert expected in "\n".join(findings(analysed(records)))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pages_factory import QUICK
 from record_factory import record
 
 from harness.analysis.cost import epoch_operations, table_cost
@@ -119,7 +118,7 @@ def test_table_cost_without_enough_points_is_none(records: list[RunRecord]) -> N
 def test_report_shows_the_cost_of_controlled_tables_alone() -> None:
     def tables(budget: str) -> list[Disclosure]:
         runs = [run("learned_positions", [10, 6, 4], budget=budget), run("conv_ffn", [12, 8, 5], budget=budget)]
-        document = bench_report.document(runs, method=QUICK)
+        document = bench_report.document(runs)
         return [part for part in find(document.blocks, Disclosure) if part.summary.startswith("Cost of equal quality")]
 
     (shown,) = tables("controlled")

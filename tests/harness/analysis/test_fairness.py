@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from record_factory import broken, runs, with_digests
 
-from harness.analysis.effects import Method
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.experiments.specs import Budget
@@ -84,7 +83,7 @@ def test_each_difference_is_named_and_the_runs_are_not_compared(name: str) -> No
     lines = mismatches(changed)
     assert any(re.search(expected, line) for line in lines), lines
     if len(groups(changed)) == 1 and name != "the seed":  # these are compared at their common seeds
-        output = render_text.document(bench_report.document(changed, method=Method(resamples=50, trials=50)))
+        output = render_text.document(bench_report.document(changed))
         assert "not comparable" in output
         assert "training tokens/s" not in output
 

@@ -11,7 +11,7 @@ import pytest
 from record_factory import record, with_digests
 
 from harness.analysis.contrasts import AblationEffect, Contrast
-from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, METHOD, Conclusion, Effect, Tested, assumption
+from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, Effect, Tested, assumption
 from harness.analysis.evidence import stored_sentences
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import MetricLeaderboard, analyse_bench, leaderboards
@@ -77,7 +77,7 @@ def leaderboard(*levels: float, seeds: int = 4) -> MetricLeaderboard:
             records.append(record(variant, seed))
             records[-1].scores["bleu_sacre"] = 30 + level + 0.1 * generator.standard_normal()
     (run_table,) = groups(records)
-    return leaderboards(run_table, stored_sentences(None), method=METHOD)["bleu_sacre"]
+    return leaderboards(run_table, stored_sentences(None))["bleu_sacre"]
 
 
 def test_rank_interval_covers_rows_that_are_not_significantly_different() -> None:
@@ -180,7 +180,7 @@ def test_vocabulary_of_most_rows_is_compared_however_many_runs_another_has() -> 
         changed.append(replace(run, spec=replace(run.spec, budget="source")))
     (table,) = groups(changed)
     assert table.other_vocabulary == {"paper"}
-    boards = leaderboards(table, stored_sentences(None), method=METHOD)
+    boards = leaderboards(table, stored_sentences(None))
     assert set(boards["bleu_sacre"].ranking) == {"learned_positions", "paper", "conv_ffn"}
     perplexity = boards["test_perplexity"]
     assert set(perplexity.ranking) == {"learned_positions", "conv_ffn"}

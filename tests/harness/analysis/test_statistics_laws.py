@@ -11,14 +11,13 @@ from evidence_factory import mean, plain_row, row, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.effects import Difference, Method
+from harness.analysis.effects import Difference
 from harness.analysis.evidence import Evidence
 from harness.analysis.scales import IDENTITY, LOG, LOGIT
 from harness.analysis.statistics import compare_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-FEWEST = Method(resamples=50, trials=100)
 NUMBERS = ("mean", "low", "high", "standard_error", "degrees", "p", "p_holm", "above_zero")
 tables = st.builds(rows, st.integers(2, 4), st.integers(1, 6), st.integers(0, 10**6), st.integers(2, 12))
 
@@ -38,7 +37,7 @@ def assert_same(difference: Difference, expected: Difference) -> None:
 @settings(max_examples=40, deadline=None)
 @given(tables)
 def test_compare_rows_reversed_difference_is_the_negative(evidence: list[Evidence]) -> None:
-    forward, backward = (compare_rows(order, mean, method=FEWEST) for order in (evidence, evidence[::-1]))
+    forward, backward = (compare_rows(order, mean) for order in (evidence, evidence[::-1]))
     for difference in forward.differences:
         assert_same(backward.between(difference.first, difference.second), difference)
         opposite = backward.between(difference.second, difference.first)
@@ -59,7 +58,7 @@ def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
     first = evidence[0]
     assert first.sums is not None
     shifted = row(first.label, first.sums[..., 0] + shift)
-    before, after = (compare_rows([base, *evidence[1:]], mean, method=FEWEST) for base in (first, shifted))
+    before, after = (compare_rows([base, *evidence[1:]], mean) for base in (first, shifted))
     for difference, moved in zip(before.differences, after.differences, strict=True):
         expected = shift if difference.first == first.label else 0.0
         for name in ("mean", "low", "high"):
@@ -72,7 +71,7 @@ def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
 @given(tables, st.randoms(use_true_random=False))
 def test_compare_rows_order_of_rows_does_not_matter(evidence: list[Evidence], random: Any) -> None:
     shuffled = random.sample(evidence, len(evidence))
-    ordered, unordered = (compare_rows(order, mean, method=FEWEST) for order in (evidence, shuffled))
+    ordered, unordered = (compare_rows(order, mean) for order in (evidence, shuffled))
     assert (ordered.seeds, ordered.tests) == (unordered.seeds, unordered.tests)
     assert ordered.detectable == close(unordered.detectable)
     for difference in ordered.differences:
@@ -83,7 +82,7 @@ def test_compare_rows_order_of_rows_does_not_matter(evidence: list[Evidence], ra
 @given(tables)
 def test_compare_rows_identical_rows_do_not_differ(evidence: list[Evidence]) -> None:
     twin = replace(evidence[0], label="twin")
-    difference = compare_rows([*evidence, twin], mean, method=FEWEST).between(evidence[0].label, "twin")
+    difference = compare_rows([*evidence, twin], mean).between(evidence[0].label, "twin")
     assert difference.mean == 0
     assert not difference.significant
     assert difference.p in (None, pytest.approx(1))

@@ -17,12 +17,10 @@ from places import ROOT
 from record_edits import FIRST, PAPER, SECOND, edit, read, respecify, write
 from record_factory import record as made_up
 from record_folders import folder_spec, write_run
-from small_corpora import small
 from small_runs import TINY, TRAINING, spec
 
-from harness.audit.file_rules import BATCH
 from harness.audit.rules import RULES, WARNINGS, AuditReport, check
-from harness.audit.speed_rules import _processes
+from harness.audit.speed_rules import _processes, _rates
 from harness.cli.main import main
 from harness.data import multi30k
 from harness.data.dataset import of_run_offline
@@ -150,7 +148,7 @@ def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pyte
     assert "skipped (weights not stored" in lines["C27"]
     assert all("skipped (no corpus: " in lines[code] for code in ("C29", "C30", "C31", "C62"))
     verdict = lines["Pas"]
-    assert "12 rules skipped: C25 counts, C26 counted tokens, C27 weights, C29 corpus" in verdict
+    assert "11 rules skipped: C25 counts, C26 counted tokens, C27 weights, C29 corpus" in verdict
 
 
 @pytest.mark.usefixtures("_no_corpus")
@@ -207,14 +205,46 @@ def test_check_two_seeds_that_diverge_in_their_first_epoch_have_no_equal_losses(
 
 
 @pytest.mark.usefixtures("_no_corpus")
-def test_check_batches_of_own_files_are_not_guessed_from_target_lengths(tmp_path: Path) -> None:
-    lengths = [(1 + number % 5, 1 + number * 7 % 11) for number in range(BATCH + 2)]
-    text = "".join(f"{'ein ' * source}\t{'a ' * target}\n" for source, target in lengths)
-    run = folder_spec("learned_positions", 0, data=small(tmp_path, train=text, validation=text, test=text))
-    write_run(tmp_path / "results", run)
-    report = check(tmp_path / "results")
-    assert "C38" not in failed(report)
-    assert "C38" in skipped(report)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "curve.1.training_seconds": lambda seconds: seconds + 500,
+            "speed.total_seconds": lambda seconds: seconds + 500,
+            "environment.resumed_after_epochs": [1],
+        },
+        {
+            "environment.trained_as": SECOND,
+            "environment.machine.memory_bytes": 1e8,
+            "speed.decoding_sentences_per_second": 0.01,
+        },
+    ],
+    ids=["resumed, with a slow first update", "weights of another run, translated slowly on a small machine"],
+)
+def test_check_times_of_honest_runs_pass(results: Path, changes: dict[str, Any]) -> None:
+    for path, change in changes.items():
+        edit(path, change)(results)
+    assert failed(check(results)) == set()
+
+
+def test_check_rates_leave_out_updates_that_compile_however_quickly(tmp_path: Path) -> None:
+    run = write_run(tmp_path, FIRST_SPEC)
+    compiled = 8
+    steady, tokens = run.curve[-1].updates - 1 - compiled, sum(line.tokens for line in run.curve)
+    seconds = sum(line.training_seconds for line in run.curve) - run.speed["first_update_seconds"] - 0.01
+    speed = {
+        **run.speed,
+        "compilations": compiled,
+        "compilation_seconds": 0.01,
+        "epoch_seconds": seconds / steady * run.curve[0].updates,
+        "training_tokens_per_second": tokens * steady / run.curve[-1].updates / seconds,
+    }
+    assert list(_rates(replace(run, speed=speed))) == []
+    (fault,) = _rates(replace(run, speed={**speed, "compilations": 0}))
+    assert fault.startswith("epoch_seconds=")
+    without = {name: value for name, value in speed.items() if name in ("total_seconds", "first_update_seconds")}
+    assert list(_rates(replace(run, speed={**without, "compilations": 20}))) == [], "every update compiled"
+    assert len(list(_rates(replace(run, speed=without)))) == 3
 
 
 @pytest.mark.usefixtures("_no_corpus")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forgeries import take
 from record_folders import folder_spec, write_run
 from small_runs import TINY
 
@@ -57,6 +58,15 @@ def first_sentences(prepared: Dataset, count: int) -> Dataset:
         test=Split(prepared.test.source[:count], prepared.test.target[:count]),
         **{name: getattr(prepared, name)[:count] for name in tests},
     )
+
+
+@pytest.mark.parametrize(("equal", "are_copies"), [(2, False), (3, True)])
+def test_copies_few_equal_losses_of_a_small_test_set_are_chance(tmp_path: Path, equal: int, are_copies: bool) -> None:
+    specs = [folder_spec("learned_positions", seed) for seed in (0, 1)]
+    for spec in specs:
+        write_run(tmp_path, spec, first_sentences(prepare(spec.data), 40))
+    take("nats", share=equal / 40)(tmp_path)
+    assert any(f"losses in {equal} of 40 sentences" in fault for fault in faults(tmp_path)) == are_copies
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import scipy.special
 from command_line import Refused
 from record_factory import record
 
-from harness.analysis.effects import Method
 from harness.analysis.evidence import stored_sentences
 from harness.analysis.power import estimate_noise
 from harness.cli import bench, seed_plan
@@ -132,7 +131,7 @@ def test_plan_uses_published_runs_by_default() -> None:
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
     sentences = stored_sentences(tmp_path)
-    estimate = estimate_noise(records, "bleu_sacre", sentences, method=Method(resamples=100))
+    estimate = estimate_noise(records, "bleu_sacre", sentences)
     assert estimate is not None
     assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
     bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_text import HOSTILE_NAME, assert_no_markup
-from pages_factory import QUICK, write
+from pages_factory import write
 from record_factory import broken, narrow, record, runs
 
 from harness.analysis.fairness import find_mismatches
@@ -29,11 +29,11 @@ from impls.recipes import RECIPES, TUTORIAL
 
 
 def terminal(records: list[RunRecord]) -> str:
-    return render_text.document(bench_report.document(records, method=QUICK))
+    return render_text.document(bench_report.document(records))
 
 
 def markdown(records: list[RunRecord]) -> str:
-    return render_markdown.document(bench_report.document(records, method=QUICK))
+    return render_markdown.document(bench_report.document(records))
 
 
 def test_one_seed_says_that_its_noise_is_unknown() -> None:
@@ -50,7 +50,7 @@ def test_one_seed_says_that_its_noise_is_unknown() -> None:
 )
 def test_headline_names_the_interval_of_the_table(seeds: int, expected: str) -> None:
     records = [replace(run, scores={"bleu_sacre": 35.0 + run.spec.seed}) for run in runs("paper", seeds=seeds)]
-    assert expected in bench_report.document(records, method=QUICK).headline.finding
+    assert expected in bench_report.document(records).headline.finding
 
 
 def test_unlike_runs_never_share_a_table() -> None:
@@ -152,7 +152,7 @@ def test_headline_leads_by_the_difference_of_the_means_in_the_table() -> None:
         for variant, same in scores.items()
         for seed, score in enumerate(same)
     ]
-    finding = bench_report.document(records, method=QUICK).headline.finding
+    finding = bench_report.document(records).headline.finding
     assert "paper reaches 23.3 sacreBLEU" in finding
     assert ", 3.33 above conv_ffn" in finding
 
@@ -161,7 +161,7 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
     def caveat(epochs: int) -> str:
         training = replace(TUTORIAL, epochs=epochs)
         records = [record(variant, training=training) for variant in ("learned_positions", "paper")]
-        return str(bench_report.document(records, method=QUICK).headline.caveat)
+        return str(bench_report.document(records).headline.caveat)
 
     expected = r"Longer training may .* the validation loss of learned_positions and paper still fell by up to (\d+) %"
     match = re.search(expected, caveat(3))
@@ -172,7 +172,7 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
 
 
 def test_caveat_without_a_completed_run_claims_nothing() -> None:
-    headline = bench_report.document([broken(record(), "diverged")], method=QUICK).headline
+    headline = bench_report.document([broken(record(), "diverged")]).headline
     assert headline.finding.startswith("No run on multi30k de-en")
     expected = "1 of 1 run did not complete (1 diverged). Not comparable with published figures: no run completed."
     assert headline.caveat == expected
@@ -181,7 +181,7 @@ def test_caveat_without_a_completed_run_claims_nothing() -> None:
 def test_states_of_runs_that_are_not_comparable_are_not_among_their_differences() -> None:
     first, second = runs("learned_positions", "paper", seeds=1)
     unfair = replace(second, fingerprints={**second.fingerprints, "tokenised": "1" * 64})
-    blocks = bench_report.document([first, unfair], method=QUICK).blocks
+    blocks = bench_report.document([first, unfair]).blocks
     differences = next(block for block in blocks if isinstance(block, Items))
     assert [line.partition(":")[0] for line in differences.lines] == ["tokenised"]
     assert "The runs: learned_positions (1 completed); paper (1 completed)." in terminal([first, unfair])
@@ -251,6 +251,16 @@ def test_links_of_the_page_lead_to_files_and_every_picture_is_shown(page: Path) 
     assert plots == {link for link in links if link.startswith("figures/")}
 
 
+@pytest.mark.parametrize(
+    ("variants", "ending"),
+    [(("paper",), "epochs, paper"), (("paper", "conv_ffn"), "epochs, a panel for each of conv_ffn; paper")],
+)
+def test_description_of_the_curves_names_the_panels(variants: tuple[str, ...], ending: str) -> None:
+    blocks = bench_report.document([record(variant) for variant in variants]).blocks
+    (curves,) = (figure for figure in find(blocks, Figure) if figure.name == "controlled-loss")
+    assert curves.alt.endswith(ending)
+
+
 def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: Path) -> None:
     for folder, address in ((tmp_path, "models.html"), (tmp_path / "captions", "../models.html")):
         content = write(page_records(), folder).with_suffix(".md").read_text(encoding="utf-8")
@@ -267,7 +277,7 @@ def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: 
     ],
 )
 def test_title_names_the_corpus(data: list[DataSpec], expected: str) -> None:
-    assert bench_report.document([record(data=spec) for spec in data], method=QUICK).title == expected
+    assert bench_report.document([record(data=spec) for spec in data]).title == expected
 
 
 def test_no_chart_has_a_single_point(tmp_path: Path) -> None:
@@ -292,7 +302,7 @@ def test_no_records_are_refused() -> None:
 def test_scores_published_elsewhere_stand_beside_their_test_set_only() -> None:
     def outside(data: DataSpec) -> list[tuple[str, ...]]:
         records = [replace(run, spec=replace(run.spec, data=data)) for run in runs("paper")]
-        tables = find(bench_report.document(records, method=QUICK).blocks, Table)
+        tables = find(bench_report.document(records).blocks, Table)
         return [tuple(map(str, row)) for table in tables if table.heads[0] == "system" for row in table.rows]
 
     systems = outside(DataSpec(corpus="multi30k", direction="de-en"))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from pages_factory import QUICK
 from record_factory import record, runs, with_digests
 
 from harness.analysis.leaderboard import analyse_bench
@@ -17,7 +16,7 @@ from harness.storage.records import RunRecord
 
 
 def leaderboard(records: Sequence[RunRecord]) -> Table:
-    (judged,) = analyse_bench(records, method=QUICK).tables
+    (judged,) = analyse_bench(records).tables
     return leaderboard_table.leaderboard(judged)
 
 
@@ -83,7 +82,7 @@ def on_machine(run: RunRecord, processor: str) -> RunRecord:
 
 
 def texts(records: Sequence[RunRecord]) -> list[str]:
-    blocks = bench_report.document(records, method=QUICK).blocks
+    blocks = bench_report.document(records).blocks
     notes = [line for items in find(blocks, Items) for line in items.lines]
     return [*(block.text for block in find(blocks, Text)), *notes]
 
@@ -95,7 +94,7 @@ def test_speeds_are_compared_on_one_kind_of_machine_only() -> None:
         heads = leaderboard(records).heads
         assert ("training tokens/s" in heads) is ("sentences/s" in heads) is ("one epoch, s" in heads) is is_shown
         assert "peak memory, MiB" in heads
-        page = bench_report.document(records, method=QUICK)
+        page = bench_report.document(records)
         assert any(figure.name.endswith("-speed") for figure in find(page.blocks, Figure)) is is_shown
         reason = "No speed columns: measured on different machines (A, 2 cores; B, 2 cores). runs.csv has the speeds."
         assert (reason in texts(records)) is not is_shown
@@ -112,12 +111,12 @@ def test_a_speed_that_a_completed_row_lacks_is_left_out_with_the_reason() -> Non
     heads = leaderboard(records).heads
     assert "training tokens/s" not in heads
     assert "sentences/s" in heads
-    assert any("No training tokens/s in this table: not measured for paper." in text for text in texts(records))
+    assert any("No training tokens/s in this table: missing for paper." in text for text in texts(records))
     three = [*records, *runs("conv_ffn", seeds=2)]
-    page = bench_report.document(three, method=QUICK)
+    page = bench_report.document(three)
     assert [figure for figure in find(page.blocks, Figure) if "speed" in figure.name]
     none = [replace(run, speed={}) if run.spec.variant == "paper" else run for run in three]
-    page = bench_report.document(none, method=QUICK)
+    page = bench_report.document(none)
     assert not [figure for figure in find(page.blocks, Figure) if "speed" in figure.name], "a chart of some rows only"
     failed = [replace(run, status="failed") if run.spec.variant == "paper" else run for run in records]
     assert "training tokens/s" in leaderboard(failed).heads
@@ -127,7 +126,7 @@ def test_perplexities_of_different_vocabularies_share_no_chart() -> None:
     records = runs("learned_positions", "paper", seeds=1, budget="source")
     for digest, caption in (("", "sacreBLEU and test perplexity"), ("1" * 64, "sacreBLEU on the test set")):
         changed = [with_digests(records[0], target_vocabulary=digest), records[1]] if digest else records
-        page = bench_report.document(changed, method=QUICK)
+        page = bench_report.document(changed)
         (chart,) = (figure for figure in find(page.blocks, Figure) if figure.name.endswith("-scores"))
         assert caption in chart.caption
 

@@ -16,7 +16,7 @@ import page_outline
 import pages_factory
 import pytest
 from command_line import FRAMEWORKS, imported
-from pages_factory import QUICK, write
+from pages_factory import write
 from places import FIXTURES
 from record_factory import record
 
@@ -243,7 +243,7 @@ def test_case_counts_only_if_models_saw_it() -> None:
 
 
 def finding(records: list[RunRecord]) -> str:
-    tables = analyse_bench(records, method=QUICK).tables
+    tables = analyse_bench(records).tables
     return bench_headline.headline(tables).finding
 
 
@@ -307,11 +307,9 @@ def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_se
         "import pages_factory\n"
         "from harness.storage import run_store\n"
         "from harness.reporting import bench_report\n"
-        "from harness.analysis.effects import Method\n"
         "results = pathlib.Path(sys.argv[1])\n"
         "records = sorted(run_store.records(results), key=lambda run: hash(run.id))\n"
-        "report = bench_report.document(records, results=results, texts=pages_factory.texts(30),\n"
-        "                               method=Method(resamples=50, trials=50))\n"
+        "report = bench_report.document(records, results=results, texts=pages_factory.texts(30))\n"
         "bench_report.write(report, records, pathlib.Path(sys.argv[2]))"
     )
     contents = []
