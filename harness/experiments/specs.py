@@ -15,9 +15,6 @@ from harness.text import brief
 from impls.contract import Backend, Recipe, Training, TransformerRecipe
 from impls.field_checks import LARGEST_COUNT
 
-SCHEMA = 1
-"""The version of manifests and exported documents."""
-
 CorpusName = Literal["multi30k", "captions", "files"]
 Tokenizer = Literal["spacy", "moses", "moses-bpe", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
 Case = Literal["lower", "kept"]

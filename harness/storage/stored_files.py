@@ -59,7 +59,7 @@ class StoredFiles:
         self.hypotheses(record)
         self.sentences(record)
         self.attention(record)
-        weights = self.folder(record) / f"{run_store.WEIGHTS}.safetensors"
+        weights = self.folder(record) / run_store.WEIGHTS
         digest = record.fingerprints.get("trained_weights")
         if digest and os.path.lexists(weights) and files.file_digest(weights, run_store.WEIGHTS_BYTES) != digest:
             raise ValueError(f"{weights}: damaged (its SHA-256 is not that in the record)")

@@ -141,12 +141,11 @@ def test_check_any_changed_value_breaks_the_seal_and_raises_nothing(results: Pat
 def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in results.glob("*/weights*"):
         path.unlink()
-    for path in results.glob("*/sentences*"):
+    for path in results.glob("*/attention*"):
         path.unlink()
-        edit("fingerprints.sentences", ..., run=path.parent.name)(results)
     assert main(["check", "--verbose", "--results", str(results)]) == 0
     lines = {line[:3]: line for line in capsys.readouterr().out.split("\n")}
-    assert "skipped (no sentences.safetensors" in lines["C25"]
+    assert "skipped (attention not stored" in lines["C32"]
     assert "skipped (weights not stored" in lines["C27"]
     assert all("skipped (no corpus: " in lines[code] for code in ("C29", "C30", "C31", "C62"))
     verdict = lines["Pas"]

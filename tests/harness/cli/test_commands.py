@@ -122,7 +122,7 @@ def test_score_reports_a_changed_score(
     assert (run["run"], run["agrees"], run["sentences"], run["wrong_counts"]) == (record.id, True, 500, [])
     assert {name: score["signature"] for name, score in run["scores"].items()} == record.signatures
     (tmp_path / record.id).mkdir()
-    for name in ("hypotheses.jsonl", "weights.json", "weights.safetensors"):
+    for name in ("hypotheses.jsonl", "weights.safetensors"):
         (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
     run_store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
     assert main(["score", "--results", str(tmp_path)]) == 1

@@ -85,17 +85,13 @@ def test_replacing_unfinished_file_has_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "load"),
     [
-        ("weights.json", lambda content: content.replace(b"sha256", b"sha512"), run_store.load_weights),
-        (
-            "weights.json",
-            lambda content: content.replace(b"weights.safetensors", b"../w.safetensors"),
-            run_store.load_weights,
-        ),
-        ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), run_store.load_weights),
+        ("weights.safetensors", lambda content: content[:-9], run_store.load_weights),
+        ("weights.safetensors", lambda content: content.replace(b"F32", b"F31"), run_store.load_weights),
         ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), run_store.load_hypotheses),
         ("hypotheses.jsonl", lambda content: content[:-9], run_store.load_hypotheses),
         ("record.json", lambda content: content[:-9], run_store.load_record),
         ("record.json", lambda content: b"[]", run_store.load_record),
+        ("record.json", lambda content: content.replace(b'"seal"', b'"note"'), run_store.load_record),
         ("record.json", lambda content: b"\xff", run_store.load_record),
     ],
 )
