@@ -37,8 +37,7 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
 }
 """Fields that were added to `RunSpec` later, with the value of earlier runs.
 
-Records of version 1 are completed with them. A field with this value is left out of the id of a run, so that a new
-field changes no existing id.
+A field with this value is left out of the id of a run, so that a new field changes no existing id.
 """
 
 

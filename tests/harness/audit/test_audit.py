@@ -255,7 +255,7 @@ def test_check_json_has_every_rule_and_fault(results: Path, capsys: pytest.Captu
     assert document["fair"] is False
     assert document["runs"] == [FIRST]
     assert [rule["code"] for rule in document["rules"]] == [rule.code for rule in RULES]
-    (fault,) = next(rule["faults"] for rule in document["rules"] if rule["code"] == "C25")
+    (fault,) = next(rule["findings"] for rule in document["rules"] if rule["code"] == "C25")
     assert fault["where"] == FIRST
     assert fault["what"].startswith("chrf=1.0, expected ")
 
