@@ -29,7 +29,8 @@ from impls import registry
 
 def planned(*words: str) -> list[tuple[str, str]]:
     arguments = parser().parse_args(["bench", *words])
-    return bench._pairs(arguments.variant or [], SUITES[arguments.suite or "quick"], arguments)
+    models = bench._models(SUITES[arguments.suite or "quick"], arguments)
+    return [(model.variant, model.framework) for model in models]
 
 
 def test_suites_include_keras_variants() -> None:
