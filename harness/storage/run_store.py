@@ -209,6 +209,13 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         raise ValueError(f"{path}: {error}") from error
 
 
+def hypotheses_of(folder: Path, record: RunRecord) -> list[Hypothesis] | None:
+    """Read the translations in the folder of a run, as `load_hypotheses`; None if they are not stored."""
+    if not os.path.lexists(folder / HYPOTHESES):
+        return None
+    return load_hypotheses(folder.parent, folder.name, record.fingerprints.get("hypotheses"))
+
+
 def _existing(path: Path) -> Path:
     if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
@@ -250,10 +257,12 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sen
     return arrays
 
 
-def sentences_of(results: Path, record: RunRecord) -> Arrays:
-    """Read the arrays of `save_sentences` with the digest and the number of sentences in the record."""
+def sentences_of(folder: Path, record: RunRecord) -> Arrays | None:
+    """Read the arrays of `save_sentences` in the folder of a run, as `load_sentences`; None if they are not stored."""
+    if not has_sentences(folder.parent, folder.name):
+        return None
     digest, pairs = record.fingerprints.get("sentences"), record.sizes.get("test_pairs")
-    return load_sentences(results, record.id, digest, sentences=pairs)
+    return load_sentences(folder.parent, folder.name, digest, sentences=pairs)
 
 
 def has_sentences(results: Path, run_id: str) -> bool:

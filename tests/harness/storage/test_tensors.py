@@ -184,5 +184,5 @@ def test_load_hypotheses_with_too_many_or_long_lines_is_rejected_unparsed(tmp_pa
     with pytest.raises(ValueError, match="60,000 lines: expected at most 50,000"):
         run_store.load_hypotheses(tmp_path, RUN)
     path.write_bytes(b"[" + b"{}," * 500_000 + b"{}]\n")
-    with pytest.raises(ValueError, match="line 1 has 1,500,005 bytes: expected at most 1,048,576"):
+    with pytest.raises(ValueError, match="line 1 has 1,500,004 bytes: expected at most 1,048,576"):
         run_store.load_hypotheses(tmp_path, RUN)
