@@ -149,7 +149,7 @@ def test_score_of_a_variant_scores_all_its_completed_runs(tmp_path: Path, capsys
 
 
 def test_list_skips_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files.write_json(tmp_path / "results/local/foreign/record.json", {"schema": 99})
+    files.write_sealed(tmp_path / "results/local/foreign/record.json", {"schema": 99})
     assert main(["list"]) == 0
     printed = capsys.readouterr()
     assert "foreign" in printed.err

@@ -108,7 +108,7 @@ def test_load_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load
 
 def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
-    files.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
+    files.write_sealed(tmp_path / "foreign" / "record.json", {"schema": 99})
     files.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
     files.write_bytes(tmp_path / "empty" / "notes.txt", b"")
     complaints: list[str] = []
