@@ -195,8 +195,9 @@ class Runs:
         return pd.DataFrame(rows, columns=_LEADERBOARD)
 
     def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
-        """Compare two variants or runs, among these runs. A warning says which rows a name of several stands for.
+        """Compare two variants or runs, among these runs.
 
+        A warning names the row that is used if a name matches several.
         Intervals and p-values are those of a report of these runs, which compares all rows of the table.
 
         Args:

@@ -32,19 +32,12 @@ class Run:
     @functools.cached_property
     def sentences(self) -> Arrays | None:
         """The statistics of each test sentence; None if they are not stored."""
-        results, name = self.folder.parent, self.folder.name
-        if not run_store.has_sentences(results, name):
-            return None
-        digest, pairs = self.record.fingerprints.get("sentences"), self.record.sizes.get("test_pairs")
-        return run_store.load_sentences(results, name, digest, sentences=pairs)
+        return run_store.sentences_of(self.folder, self.record)
 
     @functools.cached_property
     def hypotheses(self) -> list[run_store.Hypothesis] | None:
         """The translations in the order of the test set; None if they are not stored."""
-        if not (self.folder / run_store.HYPOTHESES).is_file():
-            return None
-        digest = self.record.fingerprints.get("hypotheses")
-        return run_store.load_hypotheses(self.folder.parent, self.folder.name, digest)
+        return run_store.hypotheses_of(self.folder, self.record)
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,18 +109,18 @@ def lengths(stored: StoredRun) -> Iterator[str]:
 def weights(stored: StoredRun) -> Iterator[str]:
     """The stored weights have the digest in the record, are finite, and have the expected names and shapes."""
     record = stored.completed
-    path = stored.folder / f"{run_store.WEIGHTS}.safetensors"
-    skip_unless(path.exists() or path.with_suffix(".json").exists(), "weights not stored")
-    shapes = run_store.stored_shapes(stored.results, stored.name)
+    skip_unless(run_store.has_weights(stored.results, stored.name), "weights not stored")
+    tensors = run_store.load_weights(stored.results, stored.name)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if differing := list(differing_tensors(shapes, tensor_shapes(record), INITIAL)):
         yield from differing
         return
-    tensors = run_store.load_weights(stored.results, stored.name)
-    if stored.digest(path.name) != record.fingerprints.get("trained_weights"):
-        yield f"{path.name}: damaged (its SHA-256 is not that in the record)"
+    if stored.digest(run_store.WEIGHTS) != record.fingerprints.get("trained_weights"):
+        yield f"{run_store.WEIGHTS}: damaged (its SHA-256 is not that in the record)"
     digest = kept_digest(record)
     if digest is not None and weights_digest(tensors) != digest:
-        yield f"{path.name}: not the weights after epoch {record.chosen_epochs[0]}, by their digest in the record"
+        epoch = record.chosen_epochs[0]
+        yield f"{run_store.WEIGHTS}: not the weights after epoch {epoch}, by their digest in the record"
     infinite = [name for name, tensor in sorted(tensors.items()) if not np.isfinite(tensor).all()]
     if infinite:
         yield f"{first_few(infinite)}: not finite"

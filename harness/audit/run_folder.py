@@ -119,15 +119,13 @@ class StoredRun:
         """The stored statistics of each test sentence of a completed run.
 
         Raises:
-            Skipped: The run is not completed, or an older version stored no statistics.
-            ValueError: The file is damaged or has another digest.
+            Skipped: The run is not completed.
+            ValueError: The file is missing or damaged, or the record has no digest of it.
         """
         digest = self.completed.fingerprints.get("sentences")
-        exists = run_store.has_sentences(self.results, self.name)
         if digest is None:
-            skip_unless(exists, f"no {run_store.SENTENCES}: made by an older version")
-            raise ValueError(f"{run_store.SENTENCES} exists, but the record has no digest of it")
-        if exists and self.digest(run_store.SENTENCES) != digest:
+            raise ValueError(f"the record has no digest of {run_store.SENTENCES}")
+        if run_store.has_sentences(self.results, self.name) and self.digest(run_store.SENTENCES) != digest:
             raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
         path = self.folder / run_store.SENTENCES
         return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name))
@@ -176,7 +174,7 @@ def run_names(results: Path) -> list[str]:
     bench = results_folders.command_on(results, "bench")
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder; train runs with: {bench}")
-    traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, f"{run_store.WEIGHTS}.json")
+    traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, run_store.WEIGHTS)
     names = sorted(
         path.name
         for path in results.iterdir()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 from pathlib import Path
 
-from harness.cli import experiment_file, options, report_options, seed_plan, sweep
+from harness.cli import chosen_models, experiment_file, options, report_options, seed_plan, sweep
+from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say
 from harness.experiments import suites
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.experiments.suites import Suite
-from harness.processes import machine
 from harness.storage.records import RunRecord
 from harness.text import count
-from harness.training import load
-from impls import registry
 
 SUMMARY = "train, measure and compare many variants"
 EXAMPLES = (
@@ -70,19 +69,20 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     """Return the suite and all its runs, each once, and prepare their data."""
-    variants = [load.find_variant(name) for name in arguments.variant or ()]
     suite = sweep.choose_suite(arguments, (arguments.framework or ["torch"])[0])
-    pairs = _pairs(variants, suite, arguments)
-    options.check_variants((variant for variant, _ in pairs), arguments.set)
+    models = _models(suite, arguments)
+    options.check_variants((model.variant for model in models), arguments.set)
 
     def build(data: DataSpec) -> list[RunSpec]:
         specs = (
             options.apply(
-                suites.spec(suite, variant, budget=budget, seed=seed, data=data, threads=1), arguments, framework
+                suites.spec(suite, model.variant, budget=budget, seed=seed, data=data, threads=1),
+                arguments,
+                model.framework,
             )
             for budget in (BUDGETS[arguments.budget] if arguments.budget else suite.budgets)
             for seed in arguments.seed or suite.seeds
-            for variant, framework in pairs
+            for model in models
         )
         return list({spec.id: spec for spec in specs}.values())
 
@@ -91,41 +91,17 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     return suite, specs
 
 
-def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return the pairs of variant and framework to run.
-
-    Frameworks of the suite that are not available are left out with a message; those of the options must be available.
-    """
-    backend = arguments.backend
-    if arguments.framework or variants:
-        frameworks = list(dict.fromkeys(arguments.framework or ["torch"]))
-        if "keras" not in frameworks:
-            options.check_backend(None, backend)
-        chosen = variants or suite.variants
-        pairs = [(name, framework) for framework in frameworks for name in chosen if suites.has(name, framework)]
-        # A variant without any of these frameworks is refused when its builder is looked up.
-        missing = set(chosen) - {name for name, _ in pairs}
-        return pairs + [(name, frameworks[0]) for name in chosen if name in missing]
+def _models(suite: Suite, arguments: argparse.Namespace) -> list[ChosenModel]:
+    """Return the models to train; a message says which ones of the suite are left out."""
     device = arguments.device if arguments.engine == "local" else None  # that of a cluster cannot be checked here
-    planned = {"torch": suite.variants, "keras": suite.in_keras}
-    reasons = {
-        "torch": _unusable("torch", None, device),
-        "keras": _unusable("keras", backend or registry.BACKENDS[0], device),
-    }
-    for framework, reason in reasons.items():
-        if reason:
-            say(f"Left out: {', '.join(planned[framework])} in {framework}. {reason}")
-    if all(reasons.values()):
-        raise ValueError(f"no framework is available: {reasons['torch']}")
-    return [(name, framework) for framework, names in planned.items() if not reasons[framework] for name in names]
-
-
-def _unusable(framework: str, backend: str | None, device: str | None) -> str:
-    """Return why a framework is not installed or cannot use the GPU; empty if it is usable."""
-    reason = registry.missing(framework, backend)
-    if not reason and (device or "").startswith("cuda") and not machine.gpu_usable(backend or framework):
-        return f"{backend or framework!r} cannot use the GPU here"
-    return reason
+    models, left_out = chosen_models.choose(
+        suite, arguments.variant, arguments.framework, arguments.backend and [arguments.backend], device
+    )
+    for (framework, reason), group in itertools.groupby(
+        left_out.items(), key=lambda item: (item[0].framework, item[1])
+    ):
+        say(f"Left out: {', '.join(model.variant for model, _ in group)} in {framework}. {reason}")
+    return models
 
 
 def _announce(suite: Suite, specs: list[RunSpec], finished: list[RunRecord]) -> None:

@@ -167,8 +167,8 @@ def _outcome(outcome: RuleOutcome) -> dict[str, Any]:
         "code": outcome.rule.code,
         "name": outcome.rule.name,
         "sentence": outcome.rule.sentence,
-        "end": outcome.end,
-        "tried": outcome.applied,
-        "faults": [{"where": finding.where, "what": finding.message} for finding in outcome.findings],
-        "not_tried": outcome.skips,
+        "result": outcome.end,
+        "applied": outcome.applied,
+        "findings": [{"where": finding.where, "what": finding.message} for finding in outcome.findings],
+        "skipped": outcome.skips,
     }

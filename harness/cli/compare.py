@@ -81,9 +81,9 @@ def command(arguments: argparse.Namespace) -> int:
     from harness.cli import fail_on
 
     conditions = [fail_on.read(text) for text in arguments.fail_on]
-    sides = selection.find(arguments.sides, arguments.results, complain=warn)
+    records = run_store.records(arguments.results, complain=warn)
+    sides = selection.find(arguments.sides, arguments.results, complain=warn, records=records)
     allowed = comparability.check(sides, arguments.allow, complain=warn)
-    records = run_store.records(arguments.results, complain=lambda line: None)
     result = comparison.compare(
         sides,
         allowed,

@@ -194,7 +194,13 @@ def check_backend(framework: str | None, backend: str | None) -> None:
 
 
 def add_runs(parser: argparse.ArgumentParser, *, many: bool = False, repeatable: Container[str] = ()) -> None:
-    """Add the options that change runs; `many` are set at once, and those of `add_framework` may be repeatable."""
+    """Add the options that change runs.
+
+    Args:
+        parser: The parser of the command.
+        many: Whether the command starts many runs, so that defaults and help differ.
+        repeatable: The options among "framework" and "backend" that may be given several times.
+    """
     group = parser.add_argument_group("runs")
     group.add_argument("--epochs", type=positive, help="passes over the training data (default: the suite's)")
     group.add_argument(

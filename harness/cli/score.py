@@ -107,9 +107,9 @@ def _rescore(record: RunRecord, results: Path) -> _Rescored:
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
     check_words(hypotheses, f"run {record.id}: {run_store.HYPOTHESES}")
     scores = test_scores(dataset, hypotheses, record.spec.decoding.unknown)
-    if not run_store.has_sentences(results, record.id):
+    stored = run_store.sentences_of(run_store.run_folder(results, record.id), record)
+    if stored is None:
         return _Rescored(record, scores, None, [])
-    stored = run_store.sentences_of(results, record)
     return _Rescored(record, scores, len(stored["nats"]), _wrong_counts(record, stored, scores.statistics))
 
 

@@ -105,7 +105,11 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
-    """Return the noise of finished runs of the plan, otherwise of published ones, if possible of the same size."""
+    """Return the noise of finished runs of the plan, otherwise of published ones.
+
+    Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then that with
+    most degrees of freedom.
+    """
     from harness.analysis.evidence import stored_sentences
     from harness.analysis.power import estimate_noise
 
@@ -116,21 +120,23 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     if estimate is not None:
         return PilotRuns(estimate, of_plan, f"the runs of this plan in {results}")
     published = []
-    for folder in (PUBLISHED, PUBLISHED / "ablation"):
-        if folder.is_dir():
-            records = run_store.records(folder, complain=warn)
-            estimate = estimate_noise(records, metric, stored_sentences(folder))
-            if estimate is not None:
-                published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
+    for folder in sorted({path.parents[1] for path in PUBLISHED.rglob(run_store.RECORD)}):
+        records = run_store.records(folder, complain=warn)
+        estimate = estimate_noise(records, metric, stored_sentences(folder))
+        if estimate is not None:
+            published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
     if not published:
         raise ValueError(
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
             f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
 
-    def fit(runs: PilotRuns) -> tuple[bool, float]:
-        of_plan = any(replace(record.spec, seed=0).id in ids for record in runs.records)
-        return of_plan, runs.estimate.noise.degrees
+    corpora = {spec.data.corpus for spec in single}
+
+    def fit(runs: PilotRuns) -> tuple[int, bool, float]:
+        of_plan = len(ids & {replace(record.spec, seed=0).id for record in runs.records})
+        same_corpus = any(record.spec.data.corpus in corpora for record in runs.records)
+        return of_plan, same_corpus, runs.estimate.noise.degrees
 
     return max(published, key=fit)
 

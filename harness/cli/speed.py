@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import options, report_options, speed_options, sweep
+from harness.cli import chosen_models, options, report_options, speed_options, sweep
+from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
 from harness.experiments import suites
@@ -22,7 +23,6 @@ from harness.speed.measurement import Measurement
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, Unavailable, weights_key
 from harness.storage import run_store
 from harness.text import count
-from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
@@ -127,15 +127,18 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     size = SIZES[arguments.size]
     if arguments.rounds:
         size = replace(size, rounds=arguments.rounds, decoding_rounds=arguments.rounds)
-    unavailable: list[Unavailable] = []
     _chosen_baselines(arguments)
-    subjects = _subjects(arguments, size, unavailable)
-    _check_settings(subjects, arguments.set)
-    specs = options.available(arguments, lambda data: [_spec(arguments, size, data, subject) for subject in subjects])
-    dataset = sweep.prepare(specs)[specs[0].data]
-    jobs = [
-        _job(arguments, size, spec, subject.name, spec.framework) for subject, spec in zip(subjects, specs, strict=True)
+    models, left_out = chosen_models.choose(
+        suites.SUITES[size.suite], arguments.variant, arguments.framework, arguments.backend, arguments.device
+    )
+    unavailable = [
+        Unavailable(name=model.name, variant=model.variant, framework=model.framework, reason=reason)
+        for model, reason in left_out.items()
     ]
+    _check_settings(models, arguments.set)
+    specs = options.available(arguments, lambda data: [_spec(arguments, size, data, model) for model in models])
+    dataset = sweep.prepare(specs)[specs[0].data]
+    jobs = [_job(arguments, size, spec, model.name, spec.framework) for model, spec in zip(models, specs, strict=True)]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
         amounts=size,
@@ -151,49 +154,9 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     return plan, dataset
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A variant in a framework, with the backend of Keras."""
-
-    variant: str
-    framework: str
-    backend: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name in the document."""
-        return f"{self.variant}/{self.framework}" + f"-{self.backend}" * (self.backend is not None)
-
-
-def _subjects(arguments: argparse.Namespace, size: Amounts, unavailable: list[Unavailable]) -> list[Subject]:
-    """Return the variants and frameworks to measure. Those of the defaults that are not installed are left out."""
-    variants = [load.find_variant(name) for name in arguments.variant or ()]
-    suite, is_chosen = suites.SUITES[size.suite], bool(arguments.framework or variants)
-    frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if is_chosen else ["torch", "keras"])))
-    backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
-    if arguments.backend and "keras" not in frameworks:
-        options.check_backend(None, arguments.backend[0])
-    subjects = []
-    for framework in frameworks:
-        for variant in variants or (suite.in_keras if framework == "keras" and not is_chosen else suite.variants):
-            is_in_none = not any(suites.has(variant, name) for name in frameworks)
-            for backend in backends if framework == "keras" else (None,):
-                subject, reason = Subject(variant, framework, backend), registry.missing(framework, backend)
-                if reason and not is_chosen:
-                    unavailable.append(
-                        Unavailable(name=subject.name, variant=variant, framework=framework, reason=reason)
-                    )
-                # A variant without any of these frameworks is refused when its builder is looked up.
-                elif suites.has(variant, framework) or (is_in_none and framework == frameworks[0]):
-                    subjects.append(subject)
-    if not subjects:
-        raise ValueError(f"no framework is available: {unavailable[0].reason}")
-    return subjects
-
-
-def _check_settings(subjects: list[Subject], settings: list[str]) -> None:
+def _check_settings(models: list[ChosenModel], settings: list[str]) -> None:
     """Raise ValueError for a `--set` argument that has an option of its own, or may not differ between variants."""
-    options.check_variants((subject.variant for subject in subjects), settings)
+    options.check_variants((model.variant for model in models), settings)
     for setting in settings:
         variant, field = options.variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
         if field in OPTION_OF:
@@ -202,12 +165,12 @@ def _check_settings(subjects: list[Subject], settings: list[str]) -> None:
             raise ValueError(f"--set {setting}: only recipes may differ; give {field} for all variants")
 
 
-def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject: Subject) -> RunSpec:
-    """Return the run of a subject, with the training settings that all subjects share."""
-    spec = suites.spec(suites.SUITES["standard"], subject.variant, budget="controlled", seed=0, data=data)
+def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, model: ChosenModel) -> RunSpec:
+    """Return the run of a model, with the training settings that all models share."""
+    spec = suites.spec(suites.SUITES["standard"], model.variant, budget="controlled", seed=0, data=data)
     values = {
-        "framework": subject.framework,
-        "backend": subject.backend,
+        "framework": model.framework,
+        "backend": model.backend,
         "training.batch_size": size.batch_size,
         "decoding.batch_size": size.batch_size,
         "decoding.max_tokens": size.max_tokens,
@@ -308,8 +271,8 @@ def _announce(plan: MeasurementPlan) -> None:
             f"{len(plan.jobs)} models in memory at once need about {needed:.0f} GB of memory and this machine has "
             f"{available:.0f}: some may fail; fewer of --variant, --framework or --baseline need less"
         )
-    for subject in plan.absent:
-        say(f"Left out: {subject.name}. {subject.reason}")
+    for absent in plan.absent:
+        say(f"Left out: {absent.name}. {absent.reason}")
     recipes = {weights_key(job.spec) for job in plan.jobs}
     if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts):
         say(

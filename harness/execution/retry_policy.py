@@ -55,7 +55,7 @@ class RetryPolicy:
     def __init__(self, results: Path, settings: RunSettings, say: Callable[[str], None]) -> None:
         self.results, self.settings, self.say = results, settings, say
         self.losses: defaultdict[str, list[str]] = defaultdict(list)
-        """How the processes of each run were lost that ended before the present one."""
+        """How earlier processes of each run were lost."""
 
     def resolve(self, process: RunProcess, *, stopping: bool) -> RunRecord | None:
         """Return the stored record of a run whose process has ended, or None to try the run again.

@@ -174,7 +174,7 @@ class SlurmLauncher(Launcher[SlurmRun]):
             record = run_store.load_record(self.results, spec.id)
             if record is None:
                 raise ValueError("no record")
-            names = [name for name in (*transfer.HASHED.values(), transfer.MANIFEST) if (folder / name).is_file()]
+            names = [name for name in transfer.HASHED.values() if (folder / name).is_file()]
             transfer.check(spec, record, {name: files.file_digest(folder / name) for name in names})
             if record.status == "interrupted" and not self.stopping:
                 raise ValueError(record.reason)

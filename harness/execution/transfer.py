@@ -35,14 +35,13 @@ HASHED = {
     "hypotheses": run_store.HYPOTHESES,
     "sentences": run_store.SENTENCES,
     "attention": run_store.ATTENTION,
-    "trained_weights": f"{run_store.WEIGHTS}.safetensors",
+    "trained_weights": run_store.WEIGHTS,
 }
 """The fingerprints of a record that are digests of files, with the names of these files."""
 
-MANIFEST = f"{run_store.WEIGHTS}.json"
-COMPLETE = {run_store.HYPOTHESES, run_store.SENTENCES, f"{run_store.WEIGHTS}.safetensors", MANIFEST}
+COMPLETE = {run_store.HYPOTHESES, run_store.SENTENCES, run_store.WEIGHTS}
 CHECKPOINTS = (f"{checkpoint_files.CHECKPOINT}*.json", f"{checkpoint_files.CHECKPOINT}*.safetensors")
-ALLOWED = (run_store.RECORD, run_store.LOG, MANIFEST, *HASHED.values(), *CHECKPOINTS)
+ALLOWED = (run_store.RECORD, run_store.LOG, *HASHED.values(), *CHECKPOINTS)
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,6 @@ def accept_results(results: Path, spec: RunSpec, contents: Contents) -> RunRecor
     """
     record = _record(contents)
     check(spec, record, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
-    if MANIFEST in contents:
-        _check_manifest(contents[MANIFEST], record)
     folder = run_store.run_folder(results, spec.id)
     run_store.remove_record(results, spec.id)
     if record.status in run_store.FINISHED or any(fnmatchcase(name, CHECKPOINTS[0]) for name in contents):
@@ -154,23 +151,9 @@ def _record(contents: Contents) -> RunRecord:
     if run_store.RECORD not in contents:
         raise ValueError(f"{run_store.RECORD}: missing")
     try:
-        value = files.parse_json(contents[run_store.RECORD])
-        is_intact = value.pop(files.SEAL) == files.seal(value)
-        record = record_from_json(value)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return record_from_json(files.unsealed(files.parse_json(contents[run_store.RECORD])))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{run_store.RECORD}: damaged ({error})") from error
-    if not is_intact:
-        raise ValueError(f"{run_store.RECORD}: damaged (its seal is not that of its content)")
-    return record
-
-
-def _check_manifest(content: bytes, record: RunRecord) -> None:
-    try:
-        digest = files.parse_json(content)["sha256"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{MANIFEST}: damaged ({error})") from error
-    if digest != record.fingerprints.get("trained_weights"):
-        raise ValueError(f"{MANIFEST}: damaged (it is of other weights than the record)")
 
 
 def _is_allowed(name: str) -> bool:

@@ -15,9 +15,6 @@ from harness.text import brief
 from impls.contract import Backend, Recipe, Training, TransformerRecipe
 from impls.field_checks import LARGEST_COUNT
 
-SCHEMA = 1
-"""The version of manifests and exported documents."""
-
 CorpusName = Literal["multi30k", "captions", "files"]
 Tokenizer = Literal["spacy", "moses", "moses-bpe", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
 Case = Literal["lower", "kept"]
@@ -40,8 +37,7 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
 }
 """Fields that were added to `RunSpec` later, with the value of earlier runs.
 
-Records of version 1 are completed with them. A field with this value is left out of the id of a run, so that a new
-field changes no existing id.
+A field with this value is left out of the id of a run, so that a new field changes no existing id.
 """
 
 

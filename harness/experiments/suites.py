@@ -43,7 +43,7 @@ because the English text of Multi30k does not have enough for the 8,000 of the s
 LITTLE_TEXT: dict[str, tuple[str, ...]] = {
     "conv_ffn": ("data.vocabulary_size=200",),
 }
-"""The same for the embedded captions, which have too few words for the vocabulary of the source."""
+"""Further settings for the built-in captions, which have too few words for the vocabulary of the source."""
 
 
 @dataclass(frozen=True)

@@ -245,8 +245,9 @@ def load_average() -> float:
     return psutil.getloadavg()[0]
 
 
+@functools.cache
 def gpu_usable(computes: str) -> bool:
-    """Return whether a framework can use a GPU on this machine. It is imported in another process."""
+    """Return whether a framework can use a GPU on this machine. It is imported in another process, once."""
     question = GPU_QUESTIONS.get(computes)
     return question is not None and _succeeds(question)
 

@@ -190,10 +190,10 @@ def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[t
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
         if is_learned and run_store.has_weights(stored.results, record.id):
-            shape = run_store.stored_shapes(stored.results, record.id).get("source.positions", ())
-            if len(shape) == 2 and max(shape) <= run_store.MAP_POSITIONS:
-                weights = run_store.load_weights(stored.results, record.id, record.fingerprints.get("trained_weights"))
-                positions.append((label, weights["source.positions"]))
+            weights = run_store.load_weights(stored.results, record.id, record.fingerprints.get("trained_weights"))
+            table = weights.get("source.positions", np.empty(0))
+            if table.ndim == 2 and max(table.shape) <= run_store.MAP_POSITIONS:
+                positions.append((label, table))
     return positions
 
 

@@ -33,9 +33,8 @@ def save(results: Path, run_id: str, state: Arrays, notes: dict[str, Any]) -> No
     """
     folder = run_store.own_folder(results, run_id)
     number = max(_generations(folder), default=0) + 1
-    path = _path(folder, number, "safetensors")
-    manifest = {**tensors.manifest(path.name, tensors.write(path, state), state), "notes": run_store.finite(notes)}
-    files.write_sealed(_path(folder, number, "json"), manifest)
+    digest = tensors.write(_path(folder, number, "safetensors"), state)
+    files.write_sealed(_path(folder, number, "json"), {"sha256": digest, "notes": run_store.finite(notes)})
     for older in _generations(folder)[GENERATIONS:]:
         _remove(folder, older)
 
@@ -79,9 +78,7 @@ def notes(results: Path, run_id: str) -> dict[str, Any]:
     folder = run_store.run_folder(results, run_id)
     for number in _generations(folder):
         with contextlib.suppress(ValueError):
-            stored = files.read_sealed(_path(folder, number, "json")).get("notes")
-            if isinstance(stored, dict):
-                return stored
+            return _manifest(folder, number)[1]
     return {}
 
 
@@ -104,15 +101,19 @@ def remove(results: Path, run_id: str) -> None:
 
 def _read(folder: Path, number: int, most: int) -> tuple[Arrays, dict[str, Any]]:
     """Return the tensors and notes of a generation. Raises: ValueError naming the missing or damaged file."""
+    digest, notes = _manifest(folder, number)
+    return tensors.read(_path(folder, number, "safetensors"), digest, most), notes
+
+
+def _manifest(folder: Path, number: int) -> tuple[str, dict[str, Any]]:
+    """Return the digest of the tensors and the notes of a generation. Raises: ValueError naming the file."""
     path = _path(folder, number, "json")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; its process was probably killed before it wrote it")
-    state, manifest = tensors.read_named(path, most)
-    is_as_written = files.read_bytes(path, files.JSON_BYTES) == files.sealed_bytes(manifest)  # to the byte
-    notes = manifest.get("notes")
-    if not is_as_written or manifest["file"] != f"{CHECKPOINT}-{number}.safetensors" or not isinstance(notes, dict):
-        raise ValueError(f"{path}: damaged (not as it was written)")
-    return state, notes
+    match files.read_sealed(path):
+        case {"sha256": str(digest), "notes": dict(notes)}:
+            return digest, notes
+    raise ValueError(f"{path}: expected sha256 and notes")
 
 
 def _generations(folder: Path) -> list[int]:

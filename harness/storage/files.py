@@ -98,7 +98,7 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         OSError, ValueError: As `replacing`; also a ValueError for NaN, infinity, and files too large to be read again.
     """
-    content = _indented(value)
+    content = (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     if len(content) > JSON_BYTES:
         raise ValueError(f"{path}: cannot be written: {len(content):,} bytes of JSON: expected at most {JSON_BYTES:,}")
     write_bytes(path, content)
@@ -109,19 +109,10 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
     write_json(path, {**value, SEAL: seal(value)})
 
 
-def sealed_bytes(value: dict[str, Any]) -> bytes:
-    """Return a JSON object with its seal, as `write_sealed` writes it."""
-    return _indented({**value, SEAL: seal(value)})
-
-
 def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its seal. It reveals edits by hand, but not a forged seal."""
     unsealed = {name: item for name, item in value.items() if name != SEAL}
     return hashlib.sha256(canonical_json(unsealed).encode()).hexdigest()
-
-
-def _indented(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _create_temporary(path: Path) -> tuple[io.FileIO, Path]:
@@ -218,17 +209,27 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Any:
 
 
 def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
-    """Return a JSON object without its seal. Files of early versions have no seal and are not checked.
+    """Return the JSON object in a sealed file, without its seal.
 
     Raises:
-        ValueError: As `read_json`, or the file is not an object, or its seal does not match.
+        ValueError: As `read_json` and `unsealed`; the message names the file.
     """
     value = read_json(path, most)
+    try:
+        return unsealed(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def unsealed(value: Any) -> dict[str, Any]:
+    """Return a JSON object without its seal. Raises: ValueError if it is no object, or has no seal or a wrong one."""
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object")
-    if SEAL in value and value.pop(SEAL) != seal(value):
-        raise ValueError(f"{path}: its seal is not that of its content: expected a file as it was written")
-    return value
+        raise ValueError("expected a JSON object")
+    if SEAL not in value:
+        raise ValueError("it has no seal: expected a file as it was written")
+    if value[SEAL] != seal(value):
+        raise ValueError("its seal is not that of its content: expected a file as it was written")
+    return {name: item for name, item in value.items() if name != SEAL}
 
 
 def parse_json(content: bytes) -> Any:

@@ -2,64 +2,52 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
-from annotated_types import Ge
-
-from harness.experiments.serialization import from_json
 from harness.storage import files
+from harness.text import brief
 
 LINE_BYTES = 2**20
 SENTENCES_COUNT = 50_000
 """Limits: of a line in bytes, and of the number of test sentences."""
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_STRING = rb'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _LINE = re.compile(
     rb'\{"sentence":(?:0|[1-9][0-9]{0,8}),"text":%b,"tokens":\[(?:%b(?:,%b)*+)?\]\}' % (_STRING, _STRING, _STRING)
 )
-"""A line of `hypotheses.jsonl` as this version writes it."""
+"""A line of `hypotheses.jsonl`."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """The translation of a test sentence: as tokens without special words, and as text."""
 
-    sentence: Annotated[int, Ge(0)]
+    sentence: int
     tokens: tuple[str, ...]
     text: str
 
 
 def parse_hypotheses(content: bytes) -> list[Hypothesis]:
-    """Return the translations in the content of a file. Raises: ValueError naming the first line that is not one."""
-    if (lines := content.count(b"\n")) > SENTENCES_COUNT:
-        raise ValueError(f"{lines:,} lines: expected at most {SENTENCES_COUNT:,}")
-    translations = _as_written(content)
-    for number, line in enumerate([] if translations else io.BytesIO(content or b"\n"), start=1):
-        if len(line) > LINE_BYTES:
-            raise ValueError(f"line {number} has {len(line):,} bytes: expected at most {LINE_BYTES:,}")
-        try:
-            translations.append(from_json(Hypothesis, files.parse_json(line), ""))
-        except ValueError as error:
-            raise ValueError(f"line {number} is not a translation ({error})") from error
-    return translations
-
-
-def _as_written(content: bytes) -> list[Hypothesis]:
-    """Return the translations of a file as this version writes it; empty for any other, which is read line by line.
+    """Return the translations in the content of a file, whose lines must be canonical JSON, as they are written.
 
     Equal tokens are stored once, so that hundreds of runs fit in memory.
+
+    Raises:
+        ValueError: The file is too large, or a line is not a translation; the message has the number of the first one.
     """
     lines = content.removesuffix(b"\n").split(b"\n")
-    is_written = len(max(lines, key=len)) < LINE_BYTES and all(map(_LINE.fullmatch, lines))
-    if not is_written or files.SURROGATE.search(content):
-        return []
+    if len(lines) > SENTENCES_COUNT:
+        raise ValueError(f"{len(lines):,} lines: expected at most {SENTENCES_COUNT:,}")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LINE_BYTES:
+            raise ValueError(f"line {number} has {len(line):,} bytes: expected at most {LINE_BYTES:,}")
+        if not _LINE.fullmatch(line) or files.SURROGATE.search(line):
+            raise ValueError(f"line {number} is not a translation: {brief(line.decode(errors='replace'))}")
     try:
-        values = json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        return []
+        values = json.loads((b"[" + b",".join(lines) + b"]").decode())
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from error
     return [Hypothesis(value["sentence"], tuple(map(sys.intern, value["tokens"])), value["text"]) for value in values]

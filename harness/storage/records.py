@@ -157,4 +157,4 @@ def record_schema() -> dict[str, Any]:
     """Return the JSON schema of record.json in the current version, with its schema number and seal."""
     schema = json_schema(RunRecord)
     heads = {"schema": {"const": RECORD_SCHEMA}, "seal": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}
-    return {**schema, "properties": {**heads, **schema["properties"]}, "required": ["schema", *schema["required"]]}
+    return {**schema, "properties": {**heads, **schema["properties"]}, "required": [*heads, *schema["required"]]}

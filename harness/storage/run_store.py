@@ -4,7 +4,7 @@ RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouch
 RESULTS/ID/hypotheses.jsonl      one test translation per line: {"sentence": 0, "tokens": [...], "text": "..."}
 RESULTS/ID/sentences.safetensors the contribution of each test sentence to each score; no text
 RESULTS/ID/attention.safetensors the cross attention of the first test sentences; no text
-RESULTS/ID/weights.safetensors   the kept weights under their canonical names, with the manifest weights.json
+RESULTS/ID/weights.safetensors   the kept weights under their canonical names
 RESULTS/ID/checkpoint-N.json     the state of an unfinished run (harness.storage.checkpoint_files)
 RESULTS/ID/log.txt               the output of the process of the run
 
@@ -32,7 +32,6 @@ from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.results_folders import RESULTS as RESULTS
 from harness.storage.results_folders import list_command
-from harness.storage.tensors import Headers, TensorHeader
 from harness.text import brief, first_few
 from impls.contract import Arrays, Numbers
 
@@ -40,8 +39,8 @@ PUBLISHED = "published"
 """The name of folders whose runs are committed. Multi30k's terms keep its text out of pages made from them."""
 
 FINISHED = ("completed", "diverged")
-RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
-SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
+RECORD, HYPOTHESES, LOG = "record.json", "hypotheses.jsonl", "log.txt"
+SENTENCES, ATTENTION, WEIGHTS = "sentences.safetensors", "attention.safetensors", "weights.safetensors"
 
 HYPOTHESES_BYTES = 24 * 2**20
 SENTENCES_BYTES = 16 * 2**20
@@ -210,6 +209,13 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         raise ValueError(f"{path}: {error}") from error
 
 
+def hypotheses_of(folder: Path, record: RunRecord) -> list[Hypothesis] | None:
+    """Read the translations in the folder of a run, as `load_hypotheses`; None if they are not stored."""
+    if not os.path.lexists(folder / HYPOTHESES):
+        return None
+    return load_hypotheses(folder.parent, folder.name, record.fingerprints.get("hypotheses"))
+
+
 def _existing(path: Path) -> Path:
     if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
@@ -225,7 +231,9 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
     Shapes: `nats` float64 [N] and `tokens` int32 [N], over the target tokens of each sentence (`<eos>` included); the
     counts of each BLEU and of chrF under its name, int32 [N,K], as in `harness.evaluation.metrics`.
     """
-    return _save(own_folder(results, run_id) / SENTENCES, arrays, _check_sentences, SENTENCES_BYTES)
+    path = own_folder(results, run_id) / SENTENCES
+    _check_sentences(path, arrays)
+    return tensors.write(path, arrays, SENTENCES_BYTES)
 
 
 def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sentences: float | None = None) -> Arrays:
@@ -238,13 +246,10 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sen
         sentences: The number of test sentences, if known.
     """
     path = _existing(run_folder(results, run_id) / SENTENCES)
-
-    def check(headers: Headers) -> None:
-        _check_sentences(headers)
-        if sentences is not None and headers["nats"].shape[0] != sentences:
-            raise ValueError(f"{headers['nats'].shape[0]:,} sentences: expected {sentences:,.0f} (sizes.test_pairs)")
-
-    arrays = tensors.read(path, digest, SENTENCES_BYTES, check=check)
+    arrays = tensors.read(path, digest, SENTENCES_BYTES)
+    _check_sentences(path, arrays)
+    if sentences is not None and len(arrays["nats"]) != sentences:
+        raise ValueError(f"{path}: {len(arrays['nats']):,} sentences: expected {sentences:,.0f} (sizes.test_pairs)")
     if np.isnan(arrays["nats"]).any():
         raise ValueError(f"{path}: nats of a sentence are not a number")
     if (arrays["tokens"] < 1).any():
@@ -252,10 +257,12 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sen
     return arrays
 
 
-def sentences_of(results: Path, record: RunRecord) -> Arrays:
-    """Read the arrays of `save_sentences` with the digest and the number of sentences in the record."""
+def sentences_of(folder: Path, record: RunRecord) -> Arrays | None:
+    """Read the arrays of `save_sentences` in the folder of a run, as `load_sentences`; None if they are not stored."""
+    if not has_sentences(folder.parent, folder.name):
+        return None
     digest, pairs = record.fingerprints.get("sentences"), record.sizes.get("test_pairs")
-    return load_sentences(results, record.id, digest, sentences=pairs)
+    return load_sentences(folder.parent, folder.name, digest, sentences=pairs)
 
 
 def has_sentences(results: Path, run_id: str) -> bool:
@@ -263,24 +270,21 @@ def has_sentences(results: Path, run_id: str) -> bool:
     return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
-def _save(path: Path, arrays: Arrays, check: Callable[[Headers], None], most: int) -> str:
-    """Write arrays that pass a check of their types and shapes. Raises: ValueError naming the file."""
-    try:
-        check({name: TensorHeader(str(array.dtype), array.shape) for name, array in arrays.items()})
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return tensors.write(path, arrays, most)
-
-
-def _check_sentences(headers: Headers) -> None:
-    """Raise ValueError unless the tensors are those of `save_sentences`."""
-    kinds = {name: (header.dtype, len(header.shape)) for name, header in headers.items()}
-    expected = dict.fromkeys(headers, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
-    rows = {header.shape[:1] for header in headers.values()}
-    is_wide = any(column > COLUMNS for header in headers.values() for column in header.shape[1:])
+def _check_sentences(path: Path, arrays: Arrays) -> None:
+    """Raise ValueError unless the arrays of a file are those of `save_sentences`."""
+    kinds = {name: (str(array.dtype), array.ndim) for name, array in arrays.items()}
+    expected = dict.fromkeys(arrays, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
+    rows = {array.shape[:1] for array in arrays.values()}
+    is_wide = any(column > COLUMNS for array in arrays.values() for column in array.shape[1:])
     if kinds != expected or len(rows) != 1 or is_wide:
-        shapes = brief({name: str(header) for name, header in sorted(headers.items())})
-        raise ValueError(f"{shapes}: expected nats float64 [N], tokens int32 [N] and int32 [N,K] with K <= {COLUMNS}")
+        found = brief({name: _kind(array) for name, array in sorted(arrays.items())})
+        raise ValueError(
+            f"{path}: {found}: expected nats float64 [N], tokens int32 [N] and int32 [N,K] with K <= {COLUMNS}"
+        )
+
+
+def _kind(array: Numbers) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
@@ -291,8 +295,10 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
 
     Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions.
     """
+    path = own_folder(results, run_id) / ATTENTION
     arrays = {str(number): weights for number, weights in sorted(maps.items())}
-    return _save(own_folder(results, run_id) / ATTENTION, arrays, _check_attention, ATTENTION_BYTES)
+    _check_attention(path, arrays)
+    return tensors.write(path, arrays, ATTENTION_BYTES)
 
 
 def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
@@ -303,7 +309,8 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
     path = run_folder(results, run_id) / ATTENTION
     if not os.path.lexists(path):
         return {}
-    arrays = tensors.read(path, digest, ATTENTION_BYTES, check=_check_attention)
+    arrays = tensors.read(path, digest, ATTENTION_BYTES)
+    _check_attention(path, arrays)
     if not all(np.isfinite(weights).all() for weights in arrays.values()):
         raise ValueError(f"{path}: a weight is not finite: expected from 0 to 1")
     maps = {number: arrays[str(number)] for number in sorted(map(int, arrays))}
@@ -315,17 +322,17 @@ def has_attention(results: Path, run_id: str) -> bool:
     return os.path.lexists(run_folder(results, run_id) / ATTENTION)
 
 
-def _check_attention(headers: Headers) -> None:
-    """Raise ValueError unless the tensors are those of `save_attention`."""
-    if len(headers) > MAPS:
-        raise ValueError(f"attention of {len(headers):,} sentences: expected at most {MAPS}")
-    for name, header in headers.items():
+def _check_attention(path: Path, arrays: Arrays) -> None:
+    """Raise ValueError unless the arrays of a file are those of `save_attention`."""
+    if len(arrays) > MAPS:
+        raise ValueError(f"{path}: attention of {len(arrays):,} sentences: expected at most {MAPS}")
+    for name, array in arrays.items():
         is_number = re.fullmatch("0|[1-9][0-9]{0,8}", name)
-        fits = header.dtype == "float16" and len(header.shape) in (3, 4) and 0 not in header.shape
-        if not is_number or not fits or max(header.shape) > MAP_POSITIONS:
+        fits = array.dtype == np.float16 and array.ndim in (3, 4) and array.size > 0
+        if not is_number or not fits or max(array.shape) > MAP_POSITIONS:
             raise ValueError(
-                f"{brief(name)} is {header}: expected a sentence number, float16 [layers,H,T,S] of at most "
-                f"{MAP_POSITIONS:,} positions"
+                f"{path}: {brief(name)} is {_kind(array)}: expected a sentence number, float16 [layers,H,T,S] of at "
+                f"most {MAP_POSITIONS:,} positions"
             )
 
 
@@ -363,27 +370,15 @@ def open_log(results: Path, run_id: str) -> BinaryIO:
 
 
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
-    """Write the weights and their manifest, and return the SHA-256 of the file of the weights."""
-    folder = own_folder(results, run_id)
-    digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights, WEIGHTS_BYTES)
-    files.write_sealed(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
-    return digest
+    """Write the weights and return the SHA-256 of the file."""
+    return tensors.write(own_folder(results, run_id) / WEIGHTS, weights, WEIGHTS_BYTES)
 
 
 def has_weights(results: Path, run_id: str) -> bool:
     """Return whether the weights of a run are stored; published runs have none."""
-    return (run_folder(results, run_id) / f"{WEIGHTS}.json").is_file()
-
-
-def stored_shapes(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the stored weights by name, without reading these."""
-    return tensors.manifest_shapes(run_folder(results, run_id) / f"{WEIGHTS}.json")
+    return os.path.lexists(run_folder(results, run_id) / WEIGHTS)
 
 
 def load_weights(results: Path, run_id: str, digest: str | None = None) -> Arrays:
     """Read the weights of a run from a file with the SHA-256 `digest`, if that is known."""
-    path = run_folder(results, run_id) / f"{WEIGHTS}.json"
-    weights, manifest = tensors.read_named(path, WEIGHTS_BYTES)
-    if digest is not None and manifest["sha256"] != digest:
-        raise ValueError(f"{path}: its weights are not those of the SHA-256 in the record")
-    return weights
+    return tensors.read(_existing(run_folder(results, run_id) / WEIGHTS), digest, WEIGHTS_BYTES)

@@ -39,16 +39,11 @@ class StoredFiles:
 
     def hypotheses(self, record: RunRecord) -> list[Hypothesis]:
         """Return the translations of a run; empty if they are not stored."""
-        if not os.path.lexists(self.folder(record) / run_store.HYPOTHESES):
-            return []
-        digest = record.fingerprints.get("hypotheses")
-        return self._once("hypotheses", record, lambda: run_store.load_hypotheses(self.results, record.id, digest))
+        return self._once("hypotheses", record, lambda: run_store.hypotheses_of(self.folder(record), record) or [])
 
     def sentences(self, record: RunRecord) -> Arrays | None:
         """Return the statistics of each test sentence of a run; None if they are not stored."""
-        if not run_store.has_sentences(self.results, record.id):
-            return None
-        return self._once("sentences", record, lambda: run_store.sentences_of(self.results, record))
+        return self._once("sentences", record, lambda: run_store.sentences_of(self.folder(record), record))
 
     def attention(self, record: RunRecord) -> dict[int, Numbers]:
         """Return the stored attention of a run, as `run_store.load_attention`. It is read at each call."""
@@ -59,7 +54,7 @@ class StoredFiles:
         self.hypotheses(record)
         self.sentences(record)
         self.attention(record)
-        weights = self.folder(record) / f"{run_store.WEIGHTS}.safetensors"
+        weights = self.folder(record) / run_store.WEIGHTS
         digest = record.fingerprints.get("trained_weights")
         if digest and os.path.lexists(weights) and files.file_digest(weights, run_store.WEIGHTS_BYTES) != digest:
             raise ValueError(f"{weights}: damaged (its SHA-256 is not that in the record)")

@@ -14,12 +14,14 @@ from harness.data.batch_digest import ConsumedBatches
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences, differences
-from harness.storage import checkpoint_files, files, run_store, tensors
+from harness.storage import checkpoint_files, files, run_store
 from harness.storage.records import EpochRecord, epochs_from_json
 from impls.contract import Arrays, Seq2SeqModel, Totals
 
 LARGEST_SHARE = 3
 """The most bytes of a checkpoint per byte of the model's state: the state, and the kept weights in float64."""
+HEADER_BYTES = 4 * 2**20
+"""The most bytes of the names and shapes in a checkpoint."""
 
 
 class ResumeRefused(ValueError):
@@ -187,7 +189,7 @@ def updates_done(results: Path, run_id: str) -> int:
 def _most_bytes(model: Seq2SeqModel) -> int:
     """Return an upper bound for the size of a model's checkpoint, so that a foreign file cannot exhaust memory."""
     state = sum(array.nbytes for array in model.training_state().values())
-    return max(files.FILE_BYTES, LARGEST_SHARE * state + tensors.HEADER_BYTES)
+    return max(files.FILE_BYTES, LARGEST_SHARE * state + HEADER_BYTES)
 
 
 def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:

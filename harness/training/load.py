@@ -110,11 +110,13 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
                 f"run {record.id}: its corpus has another {name.replace('_', ' ')} here than in training: the text, or "
                 "a tokenizer's library, has changed; use the versions in its record, or train it again"
             )
+    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     recipe = record.spec.recipe
     words = len(dataset.source_words), len(dataset.target_words)
-    if recipe is not None and run_store.stored_shapes(results, record.id) != dict(shapes(recipe, *words)):
+    stored = {name: array.shape for name, array in weights.items()}
+    if recipe is not None and stored != dict(shapes(recipe, *words)):
         raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
-    return run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+    return weights
 
 
 def stored_model(

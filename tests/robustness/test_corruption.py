@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +71,19 @@ def test_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
         run_store.find(tmp_path, SPEC.id[:12])
 
 
+def test_record_without_its_seal_is_reported_and_skipped(tmp_path: Path) -> None:
+    path = run_store.save_record(tmp_path, RECORD)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    del value["seal"]
+    path.write_text(json.dumps({**value, "note": "edited"}), encoding="utf-8")
+    complaints: list[str] = []
+    assert run_store.records(tmp_path, complain=complaints.append) == []
+    assert complaints == [f"{path}: it has no seal: expected a file as it was written"]
+
+
 def test_load_weights_other_digest_is_refused(tmp_path: Path) -> None:
     digest = run_store.save_weights(tmp_path, "run", arrays(1))
     run_store.save_weights(tmp_path, "run", arrays(2))
     run_store.load_weights(tmp_path, "run")
-    with pytest.raises(ValueError, match="not those of the SHA-256 in the record"):
+    with pytest.raises(ValueError, match="damaged .its SHA-256 is not"):
         run_store.load_weights(tmp_path, "run", digest)

@@ -327,7 +327,7 @@ def test_write_system_limit_keeps_the_old_file(tmp_path: Path, limit: str, reaso
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert process.stdout == f"{tmp_path}/run/weights.safetensors {reason}\n", process.stderr
     assert run_store.load_weights(tmp_path, "run")["a"].tolist() == [0.0] * 9
-    assert sorted(contents(tmp_path)) == ["run/weights.json", "run/weights.safetensors"]
+    assert sorted(contents(tmp_path)) == ["run/weights.safetensors"]
 
 
 def test_list_full_standard_output_is_one_line(tmp_path: Path) -> None:

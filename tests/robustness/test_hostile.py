@@ -38,7 +38,7 @@ SAMPLE = (
     "a text of this machine",
     "a word of four thousand brackets",
     "a header beyond all",
-    "a manifest that leads outside",
+    "weights that link outside",
 )
 
 

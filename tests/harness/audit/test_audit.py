@@ -139,16 +139,15 @@ def test_check_any_changed_value_breaks_the_seal_and_raises_nothing(results: Pat
 def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in results.glob("*/weights*"):
         path.unlink()
-    for path in results.glob("*/sentences*"):
+    for path in results.glob("*/attention*"):
         path.unlink()
-        edit("fingerprints.sentences", ..., run=path.parent.name)(results)
     assert main(["check", "--verbose", "--results", str(results)]) == 0
     lines = {line[:3]: line for line in capsys.readouterr().out.split("\n")}
-    assert "skipped (no sentences.safetensors" in lines["C25"]
+    assert "skipped (attention not stored" in lines["C32"]
     assert "skipped (weights not stored" in lines["C27"]
     assert all("skipped (no corpus: " in lines[code] for code in ("C29", "C30", "C31", "C62"))
     verdict = lines["Pas"]
-    assert "11 rules skipped: C25 counts, C26 counted tokens, C27 weights, C29 corpus" in verdict
+    assert "10 rules skipped: C27 weights, C29 corpus, C30 batches" in verdict
 
 
 @pytest.mark.usefixtures("_no_corpus")
@@ -286,7 +285,7 @@ def test_check_json_has_every_rule_and_fault(results: Path, capsys: pytest.Captu
     assert document["fair"] is False
     assert document["runs"] == [FIRST]
     assert [rule["code"] for rule in document["rules"]] == [rule.code for rule in RULES]
-    (fault,) = next(rule["faults"] for rule in document["rules"] if rule["code"] == "C25")
+    (fault,) = next(rule["findings"] for rule in document["rules"] if rule["code"] == "C25")
     assert fault["where"] == FIRST
     assert fault["what"].startswith("chrf=1.0, expected ")
 

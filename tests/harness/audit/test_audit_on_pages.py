@@ -47,9 +47,7 @@ def test_report_failing_rule_is_on_both_pages_and_standard_error(
     assert "bakeoff: check: C25 counts: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "name", [run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION, f"{run_store.WEIGHTS}.safetensors"]
-)
+@pytest.mark.parametrize("name", [run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION, run_store.WEIGHTS])
 def test_report_run_with_a_damaged_file_is_named_and_left_out(
     results: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from harness.analysis.evidence import stored_sentences
 from harness.analysis.power import estimate_noise
 from harness.cli import bench, seed_plan
 from harness.cli.main import main, parser
+from harness.experiments.specs import DataSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes.progress import duration
 from harness.storage import run_store
@@ -26,7 +28,8 @@ from impls import registry
 
 def planned(*words: str) -> list[tuple[str, str]]:
     arguments = parser().parse_args(["bench", *words])
-    return bench._pairs(arguments.variant or [], SUITES[arguments.suite or "quick"], arguments)
+    models = bench._models(SUITES[arguments.suite or "quick"], arguments)
+    return [(model.variant, model.framework) for model in models]
 
 
 def test_suites_include_keras_variants() -> None:
@@ -118,6 +121,19 @@ def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
     """The ablation has more runs, but smaller ones."""
     single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
     assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+
+
+def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any folder of published runs is read, and other settings on the same corpus come before another corpus."""
+    published = seed_plan.PUBLISHED
+    monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path)
+    store_pilot(tmp_path / "captions", 0.3, seeds=3)
+    for path in published.glob("*controlled*"):
+        shutil.copytree(path, tmp_path / path.name)
+    captions = run_store.records(tmp_path / "captions")[0].spec
+    other = replace(captions, seed=0, threads=7)
+    for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
+        assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
 
 
 def test_plan_uses_published_runs_by_default() -> None:

@@ -122,7 +122,7 @@ def test_score_reports_a_changed_score(
     assert (run["run"], run["agrees"], run["sentences"], run["wrong_counts"]) == (record.id, True, 500, [])
     assert {name: score["signature"] for name, score in run["scores"].items()} == record.signatures
     (tmp_path / record.id).mkdir()
-    for name in ("hypotheses.jsonl", "weights.json", "weights.safetensors"):
+    for name in ("hypotheses.jsonl", "weights.safetensors"):
         (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
     run_store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
     assert main(["score", "--results", str(tmp_path)]) == 1
@@ -149,7 +149,7 @@ def test_score_of_a_variant_scores_all_its_completed_runs(tmp_path: Path, capsys
 
 
 def test_list_skips_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files.write_json(tmp_path / "results/local/foreign/record.json", {"schema": 99})
+    files.write_sealed(tmp_path / "results/local/foreign/record.json", {"schema": 99})
     assert main(["list"]) == 0
     printed = capsys.readouterr()
     assert "foreign" in printed.err

@@ -38,6 +38,14 @@ def test_differences_are_refused_until_each_is_allowed(
     assert warning in printed.err
 
 
+def test_records_are_read_once(variant_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    load = run_store.load_record
+    monkeypatch.setattr(run_store, "load_record", lambda results, run: (reads.append(run), load(results, run))[1])
+    assert main(["compare", FIRST, SECOND, "--results", str(variant_pair)]) == 0
+    assert sorted(reads) == sorted(path.parent.name for path in variant_pair.glob("*/record.json"))
+
+
 def test_text_of_the_corpus_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_set(tmp_path)
     arguments = ["compare", FIRST, "paper", "--results", str(tmp_path), "--examples", "2"]

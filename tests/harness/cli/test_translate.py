@@ -145,10 +145,9 @@ def test_translate_refuses_bad_input(trained: Trained, words: list[str], message
 def test_translate_refuses_changed_weights(trained: Trained, tmp_path: Path, refused: Refused) -> None:
     results, record = trained
     run_store.save_record(tmp_path, record)
-    for name in ("weights.json", "weights.safetensors"):
-        content = bytearray((results / record.id / name).read_bytes())
-        content[-1] ^= name.endswith("safetensors")
-        (tmp_path / record.id / name).write_bytes(content)
+    content = bytearray((results / record.id / "weights.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / record.id / "weights.safetensors").write_bytes(content)
     refused(["translate", "--results", str(tmp_path), "--run", record.id, "Ein Hund"], "damaged")
 
 

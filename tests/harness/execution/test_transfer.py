@@ -78,7 +78,7 @@ def without_seal(content: bytes) -> bytes:
     return json.dumps({name: value for name, value in json.loads(content).items() if name != files.SEAL}).encode()
 
 
-RECORD, MANIFEST = run_store.RECORD, transfer.MANIFEST
+RECORD = run_store.RECORD
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda content: content[:-7],
     "flipped": flip,
@@ -87,14 +87,12 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 TAMPERED: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     **{
         f"{name} {word}": (name, change, name)
-        for name in (*transfer.HASHED.values(), RECORD, MANIFEST)
+        for name in (*transfer.HASHED.values(), RECORD)
         for word, change in CHANGES.items()
-        if (name, word) != (MANIFEST, "flipped")
     },
-    **{f"{name} missing": (name, None, name) for name in (*transfer.HASHED.values(), RECORD, MANIFEST)},
-    "other manifest": (MANIFEST, lambda content: edit(content, sha256="0" * 64), "other weights"),
+    **{f"{name} missing": (name, None, name) for name in (*transfer.HASHED.values(), RECORD)},
     "edited record": (RECORD, lambda content: edit(content, note="another"), "its seal is not that of its content"),
-    "unsealed record": (RECORD, without_seal, "record.json: damaged"),
+    "unsealed record": (RECORD, without_seal, "record.json: damaged (it has no seal"),
     "deep record": (RECORD, lambda content: b"[" * 100_000, "record.json: damaged"),
     "outside": ("../evil.txt", lambda content: b"x", "'../evil.txt': expected"),
     "absolute": ("/tmp/checkpoint.json", lambda content: b"x", "'/tmp/checkpoint.json': expected"),

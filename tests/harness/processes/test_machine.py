@@ -112,3 +112,14 @@ def test_arithmetic_differences_ignores_tunables_of_the_allocator(
 ) -> None:
     environments = [{**HERE, "variables": {"GLIBC_TUNABLES": value} if value else {}} for value in (earlier, now)]
     assert machine.arithmetic_differences(*environments, "torch") == lines
+
+
+def test_gpu_usable_asks_each_framework_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[str] = []
+    monkeypatch.setattr(machine, "_succeeds", lambda code: not questions.append(code))
+    machine.gpu_usable.cache_clear()
+    try:
+        assert [machine.gpu_usable(name) for name in ("torch", "jax", "torch", "numpy")] == [True, True, True, False]
+    finally:
+        machine.gpu_usable.cache_clear()
+    assert questions == [machine.GPU_QUESTIONS[name] for name in ("torch", "jax")]

@@ -85,17 +85,13 @@ def test_replacing_unfinished_file_has_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "load"),
     [
-        ("weights.json", lambda content: content.replace(b"sha256", b"sha512"), run_store.load_weights),
-        (
-            "weights.json",
-            lambda content: content.replace(b"weights.safetensors", b"../w.safetensors"),
-            run_store.load_weights,
-        ),
-        ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), run_store.load_weights),
+        ("weights.safetensors", lambda content: content[:-9], run_store.load_weights),
+        ("weights.safetensors", lambda content: content.replace(b"F32", b"F31"), run_store.load_weights),
         ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), run_store.load_hypotheses),
         ("hypotheses.jsonl", lambda content: content[:-9], run_store.load_hypotheses),
         ("record.json", lambda content: content[:-9], run_store.load_record),
         ("record.json", lambda content: b"[]", run_store.load_record),
+        ("record.json", lambda content: content.replace(b'"seal"', b'"note"'), run_store.load_record),
         ("record.json", lambda content: b"\xff", run_store.load_record),
     ],
 )
@@ -112,7 +108,7 @@ def test_load_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load
 
 def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
-    files.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
+    files.write_sealed(tmp_path / "foreign" / "record.json", {"schema": 99})
     files.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
     files.write_bytes(tmp_path / "empty" / "notes.txt", b"")
     complaints: list[str] = []

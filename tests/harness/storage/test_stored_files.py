@@ -59,24 +59,26 @@ def test_missing_files_are_empty_and_damaged_ones_are_named(records: list[RunRec
         stored.check(second)
 
 
-def test_translations_as_written_are_read_like_those_in_another_form(records: list[RunRecord], tmp_path: Path) -> None:
+def test_translations_are_read_as_written_and_in_no_other_form(records: list[RunRecord], tmp_path: Path) -> None:
     path = tmp_path / records[0].id / run_store.HYPOTHESES
     tokens = ("a", 'quote"', "back\\slash", "\u2047", "]}")
     run_store.save_hypotheses(tmp_path, records[0].id, [run_store.Hypothesis(0, tokens, 'x "y" \\ \t')] * 3)
-    as_written = run_store.load_hypotheses(tmp_path, records[0].id)
-    assert as_written == [run_store.Hypothesis(0, tokens, 'x "y" \\ \t')] * 3
-    path.write_bytes(path.read_bytes().replace(b'{"sentence"', b'{ "sentence"'))
-    assert run_store.load_hypotheses(tmp_path, records[0].id) == as_written
+    assert run_store.load_hypotheses(tmp_path, records[0].id) == [run_store.Hypothesis(0, tokens, 'x "y" \\ \t')] * 3
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second.replace(b'{"sentence"', b'{ "sentence"') + third)
+    with pytest.raises(ValueError, match="line 2 is not a translation"):
+        run_store.load_hypotheses(tmp_path, records[0].id)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"sentence":0,"text":"a","tokens":["a"],"tokens":["b"]}', "appears twice"),
+        ('{"sentence":0,"text":"a","tokens":["a"],"tokens":["b"]}', "line 1 is not a translation"),
         ('{"sentence":-1,"text":"a","tokens":["a"]}', "sentence"),
         ('{"sentence":0,"text":"a","tokens":["a",1]}', "tokens"),
-        ('{"sentence":0,"text":"\\ud800","tokens":["a"]}', "surrogates"),
-        ('{"sentence":0,"text":"a\x01","tokens":["a"]}', "control"),
+        ('{"sentence":0,"text":"\\ud800","tokens":["a"]}', "line 1 is not a translation"),
+        ('{"sentence":0,"text":"a\x01","tokens":["a"]}', "line 1 is not a translation"),
+        ('{"sentence":0,"text":"\\q","tokens":["a"]}', "not JSON"),
     ],
 )
 def test_translations_in_no_accepted_form_are_refused(

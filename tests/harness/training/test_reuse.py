@@ -209,7 +209,7 @@ def test_run_that_differs_in_its_training_is_trained(
         versions = {**first.environment["versions"], "torch": "1.0"}
         run_store.save_record(results, replace(first, environment={**first.environment, "versions": versions}))
     elif change == "weights gone":
-        (results / first.id / "weights.json").unlink()
+        (results / first.id / "weights.safetensors").unlink()
     elif change == "weights damaged":
         path = results / first.id / "weights.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"x")

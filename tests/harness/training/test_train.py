@@ -71,7 +71,6 @@ def test_run_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
         "hypotheses.jsonl",
         "record.json",
         "sentences.safetensors",
-        "weights.json",
         "weights.safetensors",
     ]
     assert [epoch.epoch for epoch in record.curve] == [1, 2, 3]

@@ -255,7 +255,7 @@ def test_export_without_weights_completion_or_library_says_so(tmp_path: Path, mo
             weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
     with pytest.raises(ValueError, match="its status is diverged; only completed runs can be exported"):
         weight_export.export(replace(record, status="diverged"), tmp_path, "safetensors", tmp_path / "exported")
-    (tmp_path / record.id / "weights.json").unlink()
+    (tmp_path / record.id / "weights.safetensors").unlink()
     with pytest.raises(ValueError, match="does not have its weights; published runs have none"):
         weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
