@@ -215,6 +215,7 @@ PAIRS = (
     ("learned_positions", "paper"),
     ("torch_reference", "paper"),
     ("learned_positions", "torch_reference"),
+    ("learned_positions in Keras", "learned_positions"),
     ("conv_ffn", "learned_positions"),
     ("sinusoidal_handmade", "learned_positions"),
     ("bahdanau_gru", "learned_positions"),
