@@ -45,24 +45,11 @@ class Times(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingTimes(Times):
-    """Times of training: a round has `updates` updates. Rates are those of the median round.
+class TokenTimes(Times):
+    """Times of work on `target` tokens, which takes `operations` multiplications and additions."""
 
-    Attributes:
-        target: Target tokens of the batches, without padding.
-        operations: Multiplications and additions for the real tokens of the batches, by formula.
-        first_update_seconds: The time of the first update, compilation included.
-    """
-
-    updates: Positive
     target: Positive
     operations: Count
-    first_update_seconds: Number
-
-    @property
-    def update_seconds(self) -> float:
-        """The seconds of an update."""
-        return self.seconds.median / self.updates
 
     @property
     def target_per_second(self) -> float:
@@ -76,22 +63,29 @@ class TrainingTimes(Times):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationTimes(Times):
+class TrainingTimes(TokenTimes):
+    """Times of training: a round has `updates` updates. Rates are those of the median round.
+
+    Attributes:
+        target: Target tokens of the batches, without padding.
+        operations: Multiplications and additions for the real tokens of the batches, by formula.
+        first_update_seconds: The time of the first update, compilation included.
+    """
+
+    updates: Positive
+    first_update_seconds: Number
+
+    @property
+    def update_seconds(self) -> float:
+        """The seconds of an update."""
+        return self.seconds.median / self.updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTimes(TokenTimes):
     """Times of evaluation: the loss of `target` tokens, forward pass only, and the result."""
 
-    target: Positive
-    operations: Count
     nats_per_token: Number
-
-    @property
-    def target_per_second(self) -> float:
-        """Target tokens per second."""
-        return self.target / self.seconds.median
-
-    @property
-    def operations_per_second(self) -> float:
-        """Multiplications and additions per second."""
-        return self.operations / self.seconds.median
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,7 +228,7 @@ EFFECT = re.compile(r"([+−]?\d+\.\d\d) \(([+−]?\d+\.\d\d) to ([+−]?\d+\.\d
 
 def row_name(record: RunRecord) -> str:
     """Return the name of a run's row on the results page."""
-    return record.spec.variant if record.spec.framework == "torch" else f"{record.spec.variant} in Keras"
+    return readme_results.variant(record).replace("`", "")
 
 
 def controlled_differences() -> dict[tuple[str, str], tuple[str, ...]]:

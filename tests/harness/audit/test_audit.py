@@ -19,7 +19,7 @@ from record_factory import record as made_up
 from record_folders import folder_spec, write_run
 from small_runs import TINY, TRAINING, spec
 
-from harness.audit.rules import RULES, WARNINGS, AuditReport, check
+from harness.audit.rules import OF_RUNS, RULES, WARNINGS, AuditReport, End, RuleOutcome, check
 from harness.audit.speed_rules import _processes, _rates
 from harness.cli.main import main
 from harness.data import multi30k
@@ -363,3 +363,21 @@ def test_of_run_offline_without_the_corpus_downloads_nothing(monkeypatch: pytest
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setattr(multi30k, "_download", lambda missing: pytest.fail("it downloads"))
     assert of_run_offline(made_up()) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "skips", "expected"),
+    [
+        ("pass", {}, "Passed: 2 runs, of which no two share a table. No rule skipped."),
+        ("n/a", {"no corpus": 2}, "Passed: 2 runs, of which no two share a table. 1 rule skipped: C01"),
+        ("pass", {"no corpus": 1}, "Passed: 2 runs, of which no two share a table. 1 rule skipped on some runs: C01"),
+    ],
+)
+def test_verdict_names_the_skipped_rules_or_says_that_there_are_none(
+    end: End, skips: dict[str, int], expected: str
+) -> None:
+    outcome = RuleOutcome(OF_RUNS[0], end, 1, (), skips)
+    verdict = AuditReport(("a", "b"), (), (outcome,)).verdict
+    assert verdict.startswith(expected.replace("C01", f"{OF_RUNS[0].code} {OF_RUNS[0].name}"))
+    assert verdict.endswith(".")
+    assert ("No rule skipped" in verdict) is not bool(skips)
