@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from impls.contract import PAD, GruRecipe
 from impls.pytorch.kv_cache import Rows, SourceMemory
+from impls.pytorch.packed_linear import PackedLinear
 from impls.pytorch.torch_packing import PackedByPosition
 from impls.recipes import BAHDANAU_GRU, TRAININGS
 
@@ -117,11 +118,11 @@ class AttentionGru(nn.Module):
         self.source_embedding = nn.Embedding(source_vocabulary_size, embedded)
         self.target_embedding = nn.Embedding(target_vocabulary_size, embedded)
         self.encoder = Encoder(embedded, width)
-        self.bridge = nn.Linear(2 * width, width)
+        self.bridge = PackedLinear(2 * width, width)
         self.attention = AdditiveAttention(width)
         self.decoder_input = nn.Linear(embedded + 2 * width, 3 * width)
-        self.decoder_hidden = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(3 * width + embedded, target_vocabulary_size)
+        self.decoder_hidden = PackedLinear(width, 3 * width)
+        self.output = PackedLinear(3 * width + embedded, target_vocabulary_size)
         self.embedding_width, self.width = embedded, width
         self.dropout = dropout
 

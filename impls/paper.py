@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
+from impls.pytorch.packed_linear import PackedWeight
 from impls.recipes import PAPER, TRAININGS
 
 RECIPE = PAPER
@@ -31,6 +31,7 @@ class TiedOutput(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
+        self._packed_weight = PackedWeight()
 
     @property
     def weight(self) -> torch.Tensor:
@@ -39,4 +40,4 @@ class TiedOutput(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        return linear(x, self.weight, self.bias)
+        return self._packed_weight.linear(x, self.weight, self.bias)

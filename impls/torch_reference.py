@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 from impls.contract import PAD, TorchReferenceRecipe
 from impls.field_checks import check_length
 from impls.pytorch.kv_cache import RowTensors
+from impls.pytorch.packed_linear import PackedLinear
 from impls.recipes import TORCH_REFERENCE, TRAININGS
 
 RECIPE = TORCH_REFERENCE
@@ -42,7 +43,7 @@ class TorchReference(nn.Module):
         self.target_positions = nn.Embedding(recipe.max_length, recipe.width)
         self.encoder = nn.TransformerEncoder(encoder_layer, recipe.layers, enable_nested_tensor=False)
         self.decoder = nn.TransformerDecoder(decoder_layer, recipe.layers)
-        self.output = nn.Linear(recipe.width, target_vocabulary_size)
+        self.output = PackedLinear(recipe.width, target_vocabulary_size)
         self.dropout = nn.Dropout(recipe.dropout)
         self.width, self.heads, self.max_length = recipe.width, recipe.heads, recipe.max_length
 

@@ -16,6 +16,7 @@ from impls.contract import TransformerRecipe
 from impls.pytorch.cpu_kernels import attend, attend_packed
 from impls.pytorch.dropout import Dropout
 from impls.pytorch.kv_cache import LayerCache
+from impls.pytorch.packed_linear import PackedLinear
 from impls.pytorch.torch_packing import Group
 
 
@@ -62,7 +63,7 @@ class Attention(nn.Module):
 
     def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__()
-        self.output = nn.Linear(recipe.heads * recipe.key_width, recipe.width)
+        self.output = PackedLinear(recipe.heads * recipe.key_width, recipe.width)
         self.dropout = dropout
         self.key_width = recipe.key_width
 
@@ -88,7 +89,7 @@ class SelfAttention(Attention):
 
     def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__(recipe, dropout)
-        self.query_key_value = nn.Linear(recipe.width, 3 * recipe.heads * recipe.key_width)
+        self.query_key_value = PackedLinear(recipe.width, 3 * recipe.heads * recipe.key_width)
         self.rotary = recipe.positions == "rotary"
 
     def forward(
@@ -122,8 +123,8 @@ class CrossAttention(Attention):
 
     def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__(recipe, dropout)
-        self.query = nn.Linear(recipe.width, recipe.heads * recipe.key_width)
-        self.key_value = nn.Linear(recipe.width, 2 * recipe.heads * recipe.key_width)
+        self.query = PackedLinear(recipe.width, recipe.heads * recipe.key_width)
+        self.key_value = PackedLinear(recipe.width, 2 * recipe.heads * recipe.key_width)
 
     def project_memory(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return keys and values of the encoded source [B,S,D], each [B,H,S,K]."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
 from impls.bahdanau_gru import AttentionGru
 from impls.contract import (
@@ -29,7 +27,7 @@ from impls.contract import (
     TransformerRecipe,
 )
 from impls.field_checks import check_length
-from impls.pytorch.cpu_kernels import output_loss, pad_vocabulary
+from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision
 from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
@@ -40,10 +38,6 @@ from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-
-MANY_SENTENCES = 32
-"""For fewer sentences at once, a copy of the output layer takes longer to make than it saves in decoding them."""
 
 
 def most_probable(logits: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,22 +51,18 @@ def most_probable(logits: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.
 class TorchDecoding:
     """Incremental decoding of a batch."""
 
-    def __init__(self, model: TorchModel, state: Any, sentences: int = 1) -> None:
+    def __init__(self, model: TorchModel, state: Any) -> None:
         self._model = model
         self._state = state
-        self._output, self._padding = model.module.output, 0
-        if sentences >= MANY_SENTENCES and not isinstance(self._output, nn.Identity):
-            kernel, bias = pad_vocabulary(self._output.weight, self._output.bias)
-            self._output, self._padding = partial(linear, weight=kernel, bias=bias), len(bias) - len(self._output.bias)
 
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         with self._model.evaluation():
             features = self._model.module.step(self._state, self._model.to_device(last))
-            logits = self._output(features).float()
+            logits = self._model.module.output(features).float()
             if logits is features:  # of a user's module, which may still need it
                 logits = logits.clone()
-            scores, tokens = most_probable(logits, min(best, logits.shape[-1] - self._padding))
+            scores, tokens = most_probable(logits, min(best, logits.shape[-1]))
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
@@ -187,6 +177,7 @@ class TorchModel:
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
         self._optimiser.step()
+        torch.autograd.graph.increment_version(self._parameters)  # fused Adam does not
         self._sums += torch.stack([objective.detach(), nats.detach()])
         torch.maximum(self._largest, norm, out=self._largest)
         self._finite &= torch.isfinite(objective.detach()) & torch.isfinite(norm)
@@ -236,7 +227,7 @@ class TorchModel:
     def begin_decoding(self, source: Ids) -> TorchDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
-            return TorchDecoding(self, self.module.prefill(self.to_device(source)), len(source))
+            return TorchDecoding(self, self.module.prefill(self.to_device(source)))
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""

@@ -23,6 +23,7 @@ from impls.paper import TiedOutput
 from impls.pytorch.attention import CrossAttention, PackedPositions, SelfAttention, linear_biases
 from impls.pytorch.dropout import Dropout, Dropouts
 from impls.pytorch.kv_cache import GrowingLayerCache, LayerCache, Rows, SourceMemory
+from impls.pytorch.packed_linear import PackedLinear
 from impls.pytorch.torch_packing import Group, Packing
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
 
@@ -100,10 +101,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
         super().__init__()
-        self.inner = nn.Linear(recipe.width, recipe.ffn_width)
+        self.inner = PackedLinear(recipe.width, recipe.ffn_width)
         if recipe.ffn == "gated":
-            self.gate = nn.Linear(recipe.width, recipe.ffn_width)
-        self.outer = nn.Linear(recipe.ffn_width, recipe.width)
+            self.gate = PackedLinear(recipe.width, recipe.ffn_width)
+        self.outer = PackedLinear(recipe.ffn_width, recipe.width)
         self.gated = recipe.ffn == "gated"
         self.activation = ACTIVATIONS[recipe.activation]
         self.dropout = dropout
@@ -198,7 +199,9 @@ class Transformer(nn.Module):
         self.encoder = Stack(recipe, EncoderLayer, dropout)
         self.decoder = Stack(recipe, DecoderLayer, dropout)
         self.output = (
-            nn.Linear(recipe.width, target_vocabulary_size) if recipe.tying == "none" else TiedOutput(target_embedding)
+            PackedLinear(recipe.width, target_vocabulary_size)
+            if recipe.tying == "none"
+            else TiedOutput(target_embedding)
         )
         self.heads = recipe.heads
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
