@@ -19,10 +19,11 @@ from record_factory import record
 from harness.analysis.evidence import stored_sentences
 from harness.analysis.power import estimate_noise, seeds_needed, upper_bound
 from harness.analysis.scales import LOGIT
-from harness.cli import bench, seed_plan
+from harness.cli import bench, chosen_models, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments.specs import DataSpec
 from harness.experiments.suites import SUITES, VARIANTS
+from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
 from impls import registry
@@ -61,6 +62,28 @@ def test_missing_framework_is_left_out_with_a_message(
     monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here")
     with pytest.raises(ValueError, match="no framework is available: not here"):
         planned()
+
+
+@pytest.mark.parametrize(
+    ("variants", "device", "left_out"),
+    [(None, "cuda:0", ["jax"]), (None, "cpu", []), (None, None, []), (["learned_positions"], "cuda", [])],
+)
+def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
+    variants: list[str] | None, device: str | None, left_out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "")
+    monkeypatch.setattr(machine, "gpu_usable", lambda computes: computes == "torch")
+    frameworks = ["keras"] if variants else None
+    models, reasons = chosen_models.choose(SUITES["quick"], variants, frameworks, ["torch", "jax"], device)
+    assert [model.backend for model in reasons] == left_out
+    assert all(reason == f"'{model.backend}' cannot use the GPU here" for model, reason in reasons.items())
+    in_keras = [model.name for model in models if model.framework == "keras"]
+    assert in_keras == [f"learned_positions/keras-{backend}" for backend in ("torch", "jax") if backend not in left_out]
+
+
+def test_choose_a_variant_without_the_framework_is_kept_to_be_refused() -> None:
+    models, _ = chosen_models.choose(SUITES["quick"], ["torch_reference"], ["keras"], None, None)
+    assert [model.name for model in models] == [f"torch_reference/keras-{registry.BACKENDS[0]}"]
 
 
 # How many seeds -------------------------------------------------------------------------------------------------------
