@@ -30,6 +30,7 @@ from ablation_factory import (
 from record_factory import record as synthetic_record
 from scipy import stats
 
+from harness.analysis import inference
 from harness.analysis.ablation import analyse
 from harness.analysis.ablation_study import studies
 from harness.analysis.effects import Conclusion
@@ -97,6 +98,18 @@ def test_additive_losses_have_main_effects_and_no_interactions() -> None:
         assert effect.contrast.combinations == 4
     assert [effect.mean for effect in factorial.interactions[LOSS]] == [pytest.approx(0, abs=1e-9)] * 3
     assert not any(effect.significant for effect in factorial.interactions[LOSS])
+
+
+def test_effects_share_the_variance_of_all_recipes_of_their_study() -> None:
+    records = runs(FACTORS, lambda levels, seed: additive(levels, seed) + noise(levels, seed))
+    values = np.reshape([run.curve[-1].validation_loss or 0.0 for run in records], (8, 3))
+    weights = np.zeros((1, 8))
+    weights[0, [0, 1]] = -1.0, 1.0  # tanh instead of relu
+    expected = inference.infer(values, weights)
+    effect = effect_of(analysed(records).studies[0].fields, "activation", "tanh")
+    assert effect.standard_error == pytest.approx(expected.standard_error[0])
+    assert effect.degrees == pytest.approx(expected.degrees[0])
+    assert expected.degrees[0] == 7 * 2, "the degrees of 8 rows over 3 seeds"
 
 
 def test_interactions_are_averaged_over_the_other_field() -> None:

@@ -19,6 +19,7 @@ from harness.analysis.comparison import Comparison, MetricComparison, ReferenceC
 from harness.analysis.effects import Conclusion
 from harness.analysis.evidence import bleu_of_order
 from harness.analysis.selection import Side
+from harness.experiments.specs import Budget
 from harness.storage import run_store
 from harness.storage.run_store import Hypothesis
 
@@ -157,14 +158,30 @@ def test_budgets_are_compared_only_if_allowed_and_losses_only_on_the_same_words(
     assert bleu.difference("B", "A") is not None
 
 
+@pytest.mark.parametrize(
+    ("budgets", "names"),
+    [(("controlled", "controlled"), ["seeds"]), (("source", "source"), []), (("controlled", "source"), ["budget"])],
+)
+def test_disagreements_in_seeds_and_training_are_those_of_controlled_sides_alone(
+    budgets: tuple[Budget, Budget], names: list[str], tmp_path: Path
+) -> None:
+    for variant, budget, seeds in zip((FIRST, "paper"), budgets, (2, 1), strict=True):
+        for seed in range(seeds):
+            run_store.save_record(tmp_path, record(variant, seed, budget=budget))
+    found = comparability.disagreements(selection.find([FIRST, "paper"], tmp_path, complain=pytest.fail))
+    assert [disagreement.name for disagreement in found] == names
+
+
 def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
     environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1", "commit": None}
+    environment["resumed_after_epochs"] = [2]
     save_record(variant_pair, SECOND, 0, environment=environment)
     settings = {setting.name: setting.values for setting in compared(variant_pair).settings}
     assert settings["variant"] == (FIRST, SECOND)
     assert settings["recipe.activation"] == ("relu", "gelu")
     assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
     assert settings["commit"][1].startswith("none / ")
+    assert settings["resumed"] == ("none", "[2] / none")
     assert "training.epochs" not in settings
     assert "seed" not in settings
 

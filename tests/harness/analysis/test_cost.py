@@ -64,6 +64,16 @@ def test_table_cost_with_seeds_uses_the_mean_curve() -> None:
     assert costs.rows["learned_positions"].epochs == {"validation_perplexity": 3.0}  # 10, 7, 5
 
 
+def test_table_cost_ends_at_the_last_epoch_that_all_seeds_measured() -> None:
+    costs = cost(
+        run("learned_positions", [10, 6, 4, 2]),
+        run("learned_positions", [10, 8, 6, None], seed=1),
+        run("conv_ffn", [11, 9, 5, 2.5]),
+        run("conv_ffn", [11, 9, 5, 2.5], seed=1),
+    )
+    assert costs.targets == {"validation_perplexity": 5.0}  # 10, 7, 5 against 2.5
+
+
 def test_table_cost_of_runs_that_end_within_an_epoch_counts_its_part() -> None:
     records = [run("learned_positions", [10, 6, 4]), run("conv_ffn", [12, 8, 5])]
     whole = cost(*records)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from record_factory import broken, runs, with_digests
+from record_factory import SIGNATURES, broken, runs, with_digests
 
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
@@ -120,6 +120,27 @@ def test_many_tensors_are_one_line() -> None:
     lines = mismatches([records[0], with_digests(records[1], weights=changed)])
     assert len(lines) == 1
     assert "and 22 more" in lines[0]
+
+
+@pytest.mark.parametrize(("digest", "expected"), [("a", []), ("c", ["batches of epoch 1, seed 0"])])
+def test_runs_that_stop_early_agree_in_the_batches_of_their_first_epoch(digest: str, expected: list[str]) -> None:
+    first, second = map(training_change(patience=2), runs("learned_positions", "paper", seeds=1))
+    first = with_digests(first, batches={"227": "a" * 64, "2270": "b" * 64}, stream="b" * 64)
+    second = with_digests(second, batches={"227": digest * 64, "908": "d" * 64}, stream="d" * 64)
+    lines = mismatches([first, replace(second, curve=second.curve[:4])])
+    assert [line.partition(":")[0] for line in lines] == expected
+
+
+@pytest.mark.parametrize(("budget", "expected"), [("source", 0), ("controlled", len(SIGNATURES))])
+def test_only_source_budgets_may_differ_in_whether_translations_have_unknown_words(
+    budget: Budget, expected: int
+) -> None:
+    first, second = runs("learned_positions", "paper", seeds=1, budget=budget)
+    records = [
+        replace(run, signatures={name: f"{item}|unk:{unknown}" for name, item in run.signatures.items()})
+        for run, unknown in ((first, "never"), (second, "allowed"))
+    ]
+    assert len(mismatches(records, budget)) == expected
 
 
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:

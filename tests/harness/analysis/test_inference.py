@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import inference
-from harness.analysis.inference import all_pairs, infer, prior
+from harness.analysis.inference import Prior, all_pairs, infer, prior
 
 PAIR = np.array([[1.0, -1.0]])
 
@@ -97,6 +97,22 @@ def test_prior_different_variances_are_moderated_as_by_smyth() -> None:
     assert (inferred.deviation**2 / 2)[outlying] == pytest.approx(variances[outlying])
     assert (inferred.deviation**2 / 2)[~outlying] == pytest.approx(moderated[~outlying], rel=1e-3)
     assert inferred.seed_degrees[~outlying] == pytest.approx(3 + degrees)
+
+
+@pytest.mark.parametrize(("prior_degrees", "degrees"), [(math.inf, 12), (4.0, 6), (30.0, 12)])
+def test_moderated_variance_is_a_mean_with_the_prior_up_to_the_limit_of_the_f_test(
+    prior_degrees: float, degrees: int
+) -> None:
+    """Of a table of 7 rows over 3 seeds whose comparisons have a mean variance of 2."""
+    table_prior = Prior(np.array(2.0), np.array(prior_degrees), np.array(2.0), most_degrees=12)
+    limit, floor = 2 * scipy.stats.f.ppf(0.95, 2, 12), 2 * scipy.stats.chi2.ppf(0.2, 2) / 2
+    variances = np.array([0.0, 3.0, 0.999 * limit, 1.001 * limit])
+    moderated, moderated_degrees = inference._moderated(variances, table_prior, 2)
+    mixed = [2.0] * 3
+    if prior_degrees < math.inf:
+        mixed = [(prior_degrees * 2 + 2 * own) / (prior_degrees + 2) for own in (floor, 3.0, 0.999 * limit)]
+    assert moderated == pytest.approx([*mixed, 1.001 * limit])
+    assert moderated_degrees.tolist() == [degrees, degrees, degrees, 2]
 
 
 def test_trigamma_inverse_inverts_trigamma() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pages_factory import save_run, translations
 from record_factory import record, with_digests
 
 from harness.analysis.contrasts import AblationEffect, Contrast
@@ -92,6 +94,17 @@ def test_rank_interval_one_seed_is_none() -> None:
     assert [board.rank_interval(label) for label in board.ranking] == [None, None]
     assert [board.tied_with_best(label) for label in board.ranking] == [False, False]
     assert board.against_best(board.ranking[1]) is Conclusion.NOT_TESTED
+
+
+def test_tied_with_best_one_seed_with_equal_sentences_is_false(tmp_path: Path) -> None:
+    """Other seeds might differ, so that the sentences of one seed show no tie."""
+    records = [
+        save_run(tmp_path, record(variant, 0), translations("paper", 0, 20)) for variant in ("paper", "conv_ffn")
+    ]
+    (run_table,) = groups(records)
+    board = leaderboards(run_table, stored_sentences(tmp_path))["bleu_sacre"]
+    assert board.against_best(board.ranking[1]) is Conclusion.INCONCLUSIVE
+    assert not board.tied_with_best(board.ranking[1])
 
 
 def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:

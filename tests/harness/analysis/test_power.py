@@ -63,6 +63,34 @@ def test_noise_of_perplexities_leaves_out_a_row_with_another_vocabulary() -> Non
     assert with_all.rows == 3
 
 
+def test_noise_is_that_of_the_seeds_without_a_diverged_run() -> None:
+    records = [record(variant, seed) for variant in ("learned_positions", "paper") for seed in range(4)]
+    lost = [replace(run, status="diverged", scores={}) if run is records[-1] else run for run in records]
+    estimate = estimate_noise(lost, "bleu_sacre", no_sentences)
+    assert estimate is not None
+    assert estimate.seeds == 3
+    assert estimate == estimate_noise([run for run in records if run.spec.seed < 3], "bleu_sacre", no_sentences)
+
+
+@pytest.mark.parametrize("larger", ["controlled", "source"])
+def test_noise_is_that_of_the_table_with_most_degrees_of_freedom(larger: str) -> None:
+    records = [
+        record(variant, seed, budget=budget)
+        for budget in ("controlled", "source")
+        for variant in ("learned_positions", "paper")
+        for seed in range(5 if budget == larger else 2)
+    ]
+    estimate = estimate_noise(records, "bleu_sacre", no_sentences)
+    assert estimate is not None
+    assert (estimate.seeds, estimate.noise.degrees) == (5, 4)
+
+
+def test_upper_bound_is_that_of_a_one_sided_chi_square_interval() -> None:
+    noise = upper_bound(DifferenceNoise(run_variance=0.3, degrees=12, sentence_variance=0.1), 0.9)
+    assert noise.run_variance == pytest.approx(0.3 * 12 / scipy.stats.chi2.ppf(0.1, 12))
+    assert (noise.degrees, noise.sentence_variance) == (12, 0.1)
+
+
 def no_sentences(run: RunRecord) -> dict[str, np.ndarray]:
     return {}
 

@@ -28,6 +28,25 @@ def test_random_draws_in_chunks_are_those_of_one_call(monkeypatch: pytest.Monkey
     assert randomise() == p_values
 
 
+def test_bootstrap_sentences_are_the_same_samples_for_all_rows_and_seeds() -> None:
+    of_run = np.random.default_rng(0).integers(1, 9, (1, 50, 2)).astype(float)
+    other = of_run + 1.0
+    resampled = significance.bootstrap_sentences(
+        [np.concatenate([of_run, of_run]), np.concatenate([other, of_run])], mean, resamples=20, seed=3
+    )
+    assert len(np.unique(resampled[:, 0, 0])) > 10
+    for row, seed in ((0, 1), (1, 1)):
+        assert np.array_equal(resampled[:, row, seed], resampled[:, 0, 0])
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_shared_covariance_is_the_mean_of_all_pairs_of_different_seeds(seeds: int) -> None:
+    resampled = np.random.default_rng(seeds).standard_normal((40, 3, seeds)) + np.arange(3)[:, None]
+    pairs = [(first, second) for first in range(seeds) for second in range(seeds) if first != second]
+    covariances = [np.cov(resampled[..., first].T, resampled[..., second].T)[:3, 3:] for first, second in pairs]
+    assert significance.shared_covariance(resampled) == pytest.approx(np.mean(covariances, axis=0))
+
+
 def test_randomisation_p_is_that_of_sacrebleu() -> None:
     generator = np.random.default_rng(7)
     words = [f"w{number}" for number in range(30)]

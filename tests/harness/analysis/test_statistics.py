@@ -191,6 +191,7 @@ def test_compare_rows_diverged_run_leaves_the_differences_of_its_row_empty(value
     without_b = only_difference(a, c)
     difference = table.between("a", "c")
     assert (difference.mean, difference.p, difference.p_holm) == (without_b.mean, without_b.p, without_b.p_holm)
+    assert table.detectable == compare_rows([a, c]).detectable
     for pair in (("a", "b"), ("b", "c")):
         empty = table.between(*pair)
         assert {getattr(empty, name) for name in NUMBERS} == {None}
@@ -245,10 +246,17 @@ def test_compare_rows_statistics_that_do_not_give_the_metric_are_not_used() -> N
 
 
 def test_compare_rows_row_without_statistics_leaves_those_of_other_rows_in_use() -> None:
-    first, second, third = rows(3, 3)
+    generator = np.random.default_rng(0)
+    first, second, third = (
+        row(label, generator.normal(30, 1, (3, SENTENCES)) + generator.normal(0, 9, SENTENCES))
+        for label in ("r0", "r1", "r2")
+    )
     table = compare_rows([first, second, replace(third, sums=None)], mean)
     assert [difference.basis for difference in table.differences] == ["seeds and sentences", "seeds", "seeds"]
     assert "Intervals of r2 cover other seeds, not other test sentences." in table.remarks
+    over_seeds = only_difference(first, third)
+    assert table.between("r0", "r2").standard_error == pytest.approx(over_seeds.standard_error)
+    assert over_seeds.standard_error < only_difference(first, third, metric=mean).standard_error  # type: ignore[operator]
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

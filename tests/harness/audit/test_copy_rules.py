@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 from forgeries import take
+from record_factory import record
 from record_folders import folder_spec, write_run
 from small_runs import TINY
 
-from harness.audit.copy_rules import copies
+from harness.audit.copy_rules import _effective, _Results, _same_results, _suspects, copies
 from harness.audit.run_folder import AuditContext, StoredRun, read, run_names
 from harness.audit.table_rules import comparisons
 from harness.data.dataset import Dataset, prepare
 from harness.data.vocabulary import Split
+from harness.experiments.specs import DecodingSpec, RunSpec
 from harness.storage.run_store import Hypothesis
+from impls.contract import Training
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -88,3 +93,127 @@ def test_copies_translations_are_reported_if_many_that_occur_once_are_equal(
     for spec in specs:
         write_run(tmp_path, spec, prepared)
     assert any("translations" in fault for fault in faults(tmp_path)) == are_copies
+
+
+# Two runs in memory ---------------------------------------------------------------------------------------------------
+
+
+def results(spec: RunSpec, texts: list[int], nats: list[float] | None = None, bleu: float = 20.0) -> _Results:
+    """Return the results of a run: a number for each translation, and the losses of the sentences."""
+    run = replace(
+        record(spec.variant), spec=spec, id=spec.id, scores={"bleu_tutorial": bleu}, fingerprints={}, curve=()
+    )
+    stored = StoredRun(Path("results"), spec.id, AuditContext(), parsed=run)
+    losses = [math.nan] * len(texts) if nats is None else nats
+    return _Results(stored, np.array(losses), np.array(texts))
+
+
+def equal_parts(
+    equal: int, sentences: int, *, bleu: tuple[float, float] = (20.0, 20.0), noise: float = 0.0, **changes: Any
+) -> tuple[list[str], list[str]]:
+    """Return what is reported of two runs with so many equal losses, and with so many equal translations.
+
+    Args:
+        bleu: The BLEU of either run.
+        noise: The relative difference of the equal losses.
+        changes: The settings in which the second run differs; a seed if there are none.
+    """
+    first = folder_spec("learned_positions", 0)
+    second = replace(first, **(changes or {"seed": 1}))
+    texts, losses = list(range(sentences)), [1.0 + number for number in range(sentences)]
+    other_texts = texts[:equal] + [-1 - number for number in range(equal, sentences)]
+    other_losses = [loss * (1 + noise) for loss in losses[:equal]] + [loss + 0.5 for loss in losses[equal:]]
+    of_losses = results(first, [0] * sentences, losses), results(second, [1] * sentences, other_losses)
+    of_texts = results(first, texts, bleu=bleu[0]), results(second, other_texts, bleu=bleu[1])
+    return list(_same_results(*of_losses)), list(_same_results(*of_texts))
+
+
+@pytest.mark.parametrize(
+    ("equal", "sentences", "changes", "reported"),
+    [
+        (9, 1_000, {}, False),
+        (10, 1_000, {}, True),
+        (10, 1_000, {"noise": 0.9e-6}, True),
+        (10, 1_000, {"noise": 1.1e-6}, False),
+        (10, 1_000, {"precision": "bfloat16"}, True),
+        (10, 1_000, {"precision": "bfloat16", "noise": 1e-9}, False),  # of one seed, computed in another way
+        (999, 1_000, {"threads": 2}, False),
+        (1_000, 1_000, {"threads": 2}, True),
+    ],
+)
+def test_copies_losses_are_reported_from_their_share(
+    equal: int, sentences: int, changes: dict[str, Any], reported: bool
+) -> None:
+    assert equal_parts(equal, sentences, **changes)[0] == [f"losses in {equal:,} of 1,000 sentences"] * reported
+
+
+@pytest.mark.parametrize(
+    ("equal", "changes", "reported"),
+    [
+        (59, {}, False),
+        (60, {}, True),
+        (69, {"bleu": (40.0, 10.0)}, False),
+        (70, {"bleu": (10.0, 40.0)}, True),
+        (100, {"bleu": (94.9, 10.0)}, True),
+        (100, {"bleu": (10.0, 95.0)}, False),
+        (99, {"threads": 2}, False),
+        (100, {"threads": 2}, True),
+    ],
+)
+def test_copies_translations_are_reported_from_a_share_that_grows_with_bleu(
+    equal: int, changes: dict[str, Any], reported: bool
+) -> None:
+    assert equal_parts(equal, 100, **changes)[1] == [f"translations of {equal} of 100 sentences"] * reported
+
+
+OF_ONE_TRAINING: dict[str, dict[str, Any]] = {
+    "beam": {"decoding": DecodingSpec(beam=5)},
+    "limit of updates": {"updates": 100},
+    "epochs": {"training": Training(epochs=7)},
+    "averaged epochs": {"training": Training(averaged_epochs=2)},
+    "patience": {"training": Training(patience=3)},
+}
+OF_OTHERS: dict[str, dict[str, Any]] = {
+    "batch size": {"training": Training(batch_size=64)},
+    "threads": {"threads": 2},
+    "seed": {"seed": 1},
+    "framework": {"framework": "keras"},
+    "precision": {"precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("name", [*OF_ONE_TRAINING, *OF_OTHERS])
+def test_effective_settings_are_those_that_change_the_trained_weights(name: str) -> None:
+    base = replace(folder_spec("learned_positions", 0), training=Training())
+    changed = replace(base, **{**OF_ONE_TRAINING, **OF_OTHERS}[name])
+    assert (_effective(base) == _effective(changed)) is (name in OF_ONE_TRAINING)
+
+
+@pytest.mark.parametrize(("distinct", "reported"), [(19, False), (20, True)])
+def test_copies_translations_that_one_run_repeats_are_not_compared(distinct: int, reported: bool) -> None:
+    first, second = folder_spec("learned_positions", 0), folder_spec("learned_positions", 1)
+    texts = list(range(100))
+    runs = results(first, texts), results(second, texts[:distinct] + [-1] * (100 - distinct))
+    assert list(_same_results(*runs)) == [f"translations of {distinct} of {distinct} sentences"] * reported
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_suspects_include_every_pair_with_equal_results(seed: int) -> None:
+    """Three runs share a part of their results with three others; single losses are equal by chance."""
+    random, sentences = np.random.default_rng(seed), 40
+    texts = np.arange(6 * sentences).reshape(6, sentences)
+    nats = (1.0 + random.integers(40, size=(6, sentences))) * (1 + random.uniform(0, 0.9e-6, (6, sentences)))
+    for low in range(3):
+        copied = random.random(sentences) < random.uniform(0.5, 0.9)
+        texts[low, copied], nats[low, copied] = texts[low + 3, copied], nats[low + 3, copied]
+    texts[random.random(texts.shape) < random.uniform(0, 0.5)] = -1  # one translation of many sentences
+    runs = [
+        results(folder_spec("learned_positions", number), texts[number].tolist(), nats[number].tolist(), bleu=0.0)
+        for number in range(6)
+    ]
+    if seed % 2:
+        runs = [replace(run, nats=np.full(sentences, math.nan)) for run in runs]
+    pairs = itertools.combinations(range(len(runs)), 2)
+    equal = {(low, high) for low, high in pairs if list(_same_results(runs[low], runs[high]))}
+    assert equal <= _suspects(runs)
+    assert len(equal) < 15, "not all pairs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
@@ -16,11 +17,13 @@ from command_line import Refused
 from record_factory import record
 
 from harness.analysis.evidence import stored_sentences
-from harness.analysis.power import estimate_noise
-from harness.cli import bench, seed_plan
+from harness.analysis.power import estimate_noise, seeds_needed, upper_bound
+from harness.analysis.scales import LOGIT
+from harness.cli import bench, chosen_models, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments.specs import DataSpec
 from harness.experiments.suites import SUITES, VARIANTS
+from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
 from impls import registry
@@ -59,6 +62,28 @@ def test_missing_framework_is_left_out_with_a_message(
     monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here")
     with pytest.raises(ValueError, match="no framework is available: not here"):
         planned()
+
+
+@pytest.mark.parametrize(
+    ("variants", "device", "left_out"),
+    [(None, "cuda:0", ["jax"]), (None, "cpu", []), (None, None, []), (["learned_positions"], "cuda", [])],
+)
+def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
+    variants: list[str] | None, device: str | None, left_out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "")
+    monkeypatch.setattr(machine, "gpu_usable", lambda computes: computes == "torch")
+    frameworks = ["keras"] if variants else None
+    models, reasons = chosen_models.choose(SUITES["quick"], variants, frameworks, ["torch", "jax"], device)
+    assert [model.backend for model in reasons] == left_out
+    assert all(reason == f"'{model.backend}' cannot use the GPU here" for model, reason in reasons.items())
+    in_keras = [model.name for model in models if model.framework == "keras"]
+    assert in_keras == [f"learned_positions/keras-{backend}" for backend in ("torch", "jax") if backend not in left_out]
+
+
+def test_choose_a_variant_without_the_framework_is_kept_to_be_refused() -> None:
+    models, _ = chosen_models.choose(SUITES["quick"], ["torch_reference"], ["keras"], None, None)
+    assert [model.name for model in models] == [f"torch_reference/keras-{registry.BACKENDS[0]}"]
 
 
 # How many seeds -------------------------------------------------------------------------------------------------------
@@ -110,6 +135,41 @@ def test_plan_prints_seeds_and_time_and_runs_nothing(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.usefixtures("no_published_runs")
+@pytest.mark.parametrize(("jobs", "budget"), [(1, "controlled"), (2, "controlled"), (1, "")])
+def test_plan_has_the_seeds_of_the_noise_of_the_pilot(
+    jobs: int, budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table has the rows of one budget; a run that failed after a second says nothing about the time."""
+    store_pilot(tmp_path, 0.3)
+    records = run_store.records(tmp_path)
+    failed = replace(records[0], spec=replace(records[0].spec, seed=9), status="failed", reason="out of memory")
+    failed = replace(failed, id=failed.spec.id, speed={"total_seconds": 1.0})
+    run_store.save_record(tmp_path, failed)
+    estimate = estimate_noise(records, "bleu_sacre", lambda run: None)
+    assert estimate is not None
+    noise, level = estimate.noise, LOGIT.forward(estimate.level)
+    difference = LOGIT.natural(0.5, estimate.level)
+    seeds, more = (seeds_needed(each, difference, 2, 1) for each in (noise, upper_bound(noise)))
+    assert seeds is not None
+    assert more is not None
+    deviation = float(LOGIT.shown(math.sqrt(noise.run_variance), level))
+    bleu = np.reshape([run.scores["bleu_sacre"] or 0.0 for run in sorted(records, key=lambda run: run.id)], (2, 4))
+    assert deviation == pytest.approx(float(np.std(bleu[0] - bleu[1], ddof=1) / math.sqrt(2)), rel=0.01)
+
+    line = ["bench", "--variant", "learned_positions", "--variant", "paper", "--suite", "standard", *CAPTIONS]
+    line += ["--budget", budget] if budget else []
+    assert main([*line, "--jobs", str(jobs), "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
+    output = capsys.readouterr().out
+    assert "between two of 2 rows (1 comparison, Holm's correction)" in output
+    assert f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, " in output
+    assert f"  {more} seeds if the noise is as large as the upper end of its 80 % interval." in output
+    assert f"a run over seeds beside the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, " in output
+    if budget:
+        time = duration(600.0 * seeds * 2 / jobs)
+        assert f"runs, about {time} with {jobs} at once, as long as in the pilot." in output
+
+
+@pytest.mark.usefixtures("no_published_runs")
 def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused: Refused) -> None:
     store_pilot(tmp_path / "results", 0.3, seeds=1)
     line = [*PLAN, *CAPTIONS, "--results", str(tmp_path / "results"), "--plan", "detect=1"]
@@ -134,6 +194,21 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
     other = replace(captions, seed=0, threads=7)
     for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
         assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+
+
+def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freedom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path)
+    for name, seeds in (("a", 3), ("b", 5), ("c", 4)):
+        store_pilot(tmp_path / name, 0.3, seeds=seeds)
+    single = [replace(run.spec, seed=0) for run in run_store.records(tmp_path / "a") if run.spec.seed == 0]
+    other = [replace(spec, threads=7) for spec in single]
+    for specs in (single, other):
+        assert seed_plan._pilot_runs(specs, "bleu_sacre", Path("no such folder")).source.endswith("/b")
+    for path in (tmp_path / "b").glob("paper*"):
+        shutil.rmtree(path)
+    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith("/c")
 
 
 def test_plan_uses_published_runs_by_default() -> None:
@@ -166,8 +241,10 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
 
 def test_estimate_includes_the_variance_of_sentences_that_all_seeds_share() -> None:
     generator, tokens = np.random.default_rng(0), np.full(200, 10, np.int32)
-    harder_for_paper, records, stored = 5 * generator.normal(size=200), [], {}
-    for variant, effect in (("learned_positions", 0.0), ("paper", harder_for_paper)):
+    records, stored = [], {}
+    effects = {"learned_positions": np.zeros(200), "paper": 5 * generator.normal(size=200)}
+    effects["conv_ffn"] = 2 * generator.normal(size=200)
+    for variant, effect in effects.items():
         for seed in range(3):
             run, nats = record(variant, seed), 15 + effect + 0.1 * generator.normal(size=200)
             stored[run.id] = {"nats": nats, "tokens": tokens}
@@ -176,5 +253,5 @@ def test_estimate_includes_the_variance_of_sentences_that_all_seeds_share() -> N
     estimate = estimate_noise(records, "test_perplexity", lambda run: stored[run.id])
     assert estimate is not None
     assert estimate.with_sentences
-    of_losses = (harder_for_paper / 10).var() / 200
-    assert estimate.noise.sentence_variance == pytest.approx(of_losses, rel=0.2)
+    of_losses = [((first - second) / 10).var() / 200 for first, second in itertools.combinations(effects.values(), 2)]
+    assert estimate.noise.sentence_variance == pytest.approx(np.mean(of_losses), rel=0.2)

@@ -84,6 +84,12 @@ def test_beam_search_wider_beam_finds_what_greedy_misses() -> None:
         assert translation.log_probability == pytest.approx(math.log(probability))
 
 
+def test_beam_search_of_two_equal_hypotheses_the_one_that_ends_first_wins() -> None:
+    model = from_prefixes({(): {A: 0.5, B: 0.5}, (A,): {EOS: 0.25}, (B,): {C: 1.0}, (B, C): {EOS: 0.25}})
+    spec = DecodingSpec(beam=2, length_penalty=0.0)
+    assert translate_one(model, source(A), spec).translations[0].tokens == (A,)
+
+
 @pytest.mark.parametrize(
     ("formula", "length_penalty", "winner"),
     [("wu", 0.0, (A,)), ("wu", 0.6, (A,)), ("wu", 1.0, (B, C)), ("power", 0.0, (A,)), ("power", 0.6, (B, C))],
@@ -345,6 +351,13 @@ def test_translate_reports_progress_and_accepts_an_empty_set() -> None:
     translate(model, sources(9), DecodingSpec(max_tokens=3, batch_size=4), on_batch=counts.append)
     assert counts == [4, 8, 9]
     assert translate(model, [], DecodingSpec()) == Decoded((), 0, 0)
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_search_log_probability_above_0_counts_as_0(beam: int) -> None:
+    model = from_prefixes({(): {A: 1.001}, (A,): {EOS: 1.001}})
+    (translation,) = translate_one(model, source(A), DecodingSpec(beam=beam)).translations
+    assert (translation.tokens, translation.log_probability) == ((A,), 0.0)
 
 
 @pytest.mark.parametrize("beam", [1, 2])

@@ -138,31 +138,17 @@ def test_ratios_are_those_of_the_samples_round_by_round(document: SpeedDocument)
     ]
 
 
-TIMES_AS_LONG = (0.8, 0.9, 1.3, 1.4, 1.2)
-"""The seconds of a baseline over those of the subject in each round."""
-
-
 def test_interval_of_a_ratio_is_student_s_over_rounds(document: SpeedDocument) -> None:
-    logarithms = np.log(TIMES_AS_LONG)
+    logarithms = np.log(speed_factory.TIMES_AS_LONG)
     low, high = np.exp(stats.t.interval(0.95, 4, logarithms.mean(), stats.sem(logarithms)))
-    changed = with_plain(document, TIMES_AS_LONG)
+    changed = speed_factory.with_plain(document, speed_factory.TIMES_AS_LONG)
     ((*_, cell),) = speed_tables.comparisons(changed, changed.comparisons)[0].rows
     assert str(cell) == f"1.20 ({low:.3f} to {high:.2f})"
     (axes,) = speed_plots.ratios(changed).axes
     assert np.asarray(axes.lines[0].get_xdata()) == pytest.approx([low, high])
-    single = with_plain(document, TIMES_AS_LONG[:1])
+    single = speed_factory.with_plain(document, speed_factory.TIMES_AS_LONG[:1])
     ((*_, cell),) = speed_tables.comparisons(single, single.comparisons)[0].rows
     assert str(cell) == "0.800", "one round has no interval"
-
-
-def with_plain(document: SpeedDocument, ratios: tuple[float, ...]) -> SpeedDocument:
-    """Return a document of training alone in which `plain` takes `ratios` times as long as the main subject."""
-    ours, _, plain, *_ = document.subjects
-    assert ours.training is not None
-    assert plain.training is not None
-    seconds = [value * ratio for value, ratio in zip(ours.training.seconds.values, ratios, strict=False)]
-    times = replace(plain.training, seconds=Samples.of(seconds))
-    return replace(document, subjects=(ours, replace(plain, training=times, decoding=())))
 
 
 def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
@@ -200,85 +186,6 @@ def test_values_in_bars_have_a_contrast_of_at_least_four(document: SpeedDocument
             0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 for red, green, blue, _ in pair
         )
         assert (light + 0.05) / (dark + 0.05) > 4
-
-
-# Words ----------------------------------------------------------------------------------------------------------------
-
-
-def test_headline_has_the_ratios_and_the_limits_what_is_missing(document: SpeedDocument) -> None:
-    headline = speed_findings.headline(document)
-    assert headline.finding == (
-        f"In training, {OURS} is 4.00 times as fast as plain. "
-        f"In decoding (greedy, one by one), {OURS} is 30.0 times as fast as plain."
-    )
-    assert "quote ratios only" in headline.caveat
-    limits = speed_findings.limits(document)
-    assert "marian: failed: its process ended with code -9" in limits
-    assert "ctranslate2: missing: it is not installed" in limits
-    assert "Not measured for paper/torch: beam 5, one by one. Reason: it would take too long" in limits
-    assert any("some differ in 1 of 1 series: 1 of 40 (plain, greedy, one by one). Where" in line for line in limits)
-    assert any("Samples are few (3 to 5 each)" in line for line in limits)
-    assert speed_findings.warnings(document) == []
-
-
-@pytest.mark.parametrize(
-    ("rounds", "decided"),
-    [
-        ((1.2,), False),
-        ((1.01, 1.03, 1.06), False),  # all above 1, as in one of four cases where there is no difference
-        ((1.28, 1.3, 1.31), True),
-        ((0.69, 0.7, 0.72), True),
-        ((0.97, 1.02, 1.03, 1.05, 1.06), False),
-        ((2.0, 2.0), True),
-    ],
-)
-def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
-    assert speed_tables.undecided(Samples.of(rounds)) != decided
-
-
-def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
-    headline = speed_findings.headline(with_plain(document, TIMES_AS_LONG))
-    assert headline.finding.endswith("is not distinguishable from plain.")
-
-
-def test_differing_translations_are_one_line_with_the_fewest_and_the_most(document: SpeedDocument) -> None:
-    ours, _, plain, *_ = document.subjects
-    decodings = [
-        speed_factory.decoding(name, 1.0, sentences, equal=equal)
-        for name, sentences, equal in (("greedy", 200, 199), ("beam", 200, 200), ("single_greedy", 40, 30))
-    ]
-    changed = replace(document, subjects=(ours, replace(plain, decoding=tuple(decodings))))
-    (line,) = (line for line in speed_findings.limits(changed) if "Translations" in line)
-    assert "in 2 of 3 series: 1 of 200 (plain, greedy, in batches) to 10 of 40 (plain, greedy, one by one)." in line
-
-
-def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:
-    small = replace(speed_factory.settings(), size="toy", parts=("training", "decoding"))
-    ours, *rest = speed_factory.subjects()
-    ours = replace(ours, evaluation=None, breakdown=None, idle_share=0.2)
-    document = speed_factory.document(
-        status="incomplete",
-        reason="interrupted by SIGINT",
-        settings=small,
-        machine=speed_factory.machine(load_before=7.5),
-        data=replace(speed_factory.data(), spec=replace(speed_factory.data().spec, corpus="captions")),
-        subjects=(ours, *rest),
-        scaling=(),
-        rates=(),
-    )
-    incomplete, toy, captions, busy = speed_findings.warnings(document)
-    assert incomplete.startswith("Incomplete: interrupted by SIGINT.")
-    assert toy.startswith("Toy size")
-    assert "not Multi30k" in captions
-    assert "load average was 7.50 before it began" in busy
-    limits = " ".join(speed_findings.limits(document))
-    assert "Not requested, and so not measured: evaluation, breakdown, scaling." in limits
-    assert "Requested and missing" not in limits
-    assert f"while others were timed, so the others' times are too long: {OURS} (20 %)" in limits
-    assert "The matmul peak of the machine is unknown, and so is the MFU." in limits
-    empty = replace(document.subjects[2], training=None, decoding=())
-    limits = " ".join(speed_findings.limits(replace(document, subjects=(document.subjects[0], empty))))
-    assert "plain: started, but nothing was measured." in limits
 
 
 # Incomplete documents ------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_times_follow_from_samples() -> None:
     assert training.update_seconds == 1.0
     assert (training.target_per_second, training.operations_per_second) == (15.0, 500.0)
     assert SUBJECTS[0].decoding[0].thousand_seconds == 200.0
-    data = dataclasses.replace(speed_factory.data(), source=40, target=30, positions=100)
+    data = replace(speed_factory.data(), source=40, target=30, positions=100)
     assert data.padding_share == pytest.approx(0.3)
 
 
@@ -72,28 +72,38 @@ def test_comparisons_pair_variants_and_baselines_by_round() -> None:
     assert list(ratios) == [("ours", "plain", work) for work in ("training", "greedy", "single_greedy")]
 
 
+def test_comparisons_are_per_update_and_per_sentence() -> None:
+    ours, plain = SUBJECTS
+    assert plain.training is not None
+    training = replace(plain.training, updates=2 * plain.training.updates)
+    decoding = tuple(replace(times, sentences=4 * times.sentences) for times in plain.decoding)
+    ratios = ratios_of(ours, replace(plain, training=training, decoding=decoding))
+    assert ratios["ours", "plain", "training"] == (2.0, 1.0, 1.0)
+    assert ratios["ours", "plain", "greedy"] == (1.0, 0.5, 0.5)
+
+
 def test_comparisons_are_of_the_same_work() -> None:
     """One sentence at a time is not compared with batches: that would measure the batching."""
     ours, plain = SUBJECTS
-    single = dataclasses.replace(plain, training=None, decoding=plain.decoding[1:])
+    single = replace(plain, training=None, decoding=plain.decoding[1:])
     assert list(ratios_of(ours, single)) == [("ours", "plain", "single_greedy")]
 
 
 def test_comparisons_are_with_baselines_of_the_same_variant() -> None:
-    other = dataclasses.replace(SUBJECTS[0], name="other", variant="paper")
-    keras = dataclasses.replace(SUBJECTS[0], name="keras", framework="keras")
+    other = replace(SUBJECTS[0], name="other", variant="paper")
+    keras = replace(SUBJECTS[0], name="keras", framework="keras")
     assert {subject for subject, _, _ in ratios_of(*SUBJECTS, other, keras)} == {"ours", "keras"}
 
 
 def test_mfu_is_operations_over_the_peak_of_the_same_round() -> None:
-    rate = dataclasses.replace(speed_factory.RATE, operations=500, seconds=Samples.of([1.0, 2.0, 0.5]))
+    rate = replace(speed_factory.RATE, operations=500, seconds=Samples.of([1.0, 2.0, 0.5]))
     ours, plain = SUBJECTS
     document = speed_factory.document(subjects=SUBJECTS, rates=(rate,))
     shares = document.mfu(ours)
     assert shares is not None
     assert shares.values == pytest.approx((2 * 1 / 1, 2 * 2 / 3, 2 * 0.5 / 2))
-    assert document.mfu(dataclasses.replace(ours, variant="paper")) is None
-    assert document.mfu(dataclasses.replace(plain, training=None)) is None
+    assert document.mfu(replace(ours, variant="paper")) is None
+    assert document.mfu(replace(plain, training=None)) is None
 
 
 def test_document_holds_no_value_that_follows_from_its_samples(tmp_path: Path) -> None:

@@ -46,6 +46,16 @@ def test_meter_leaves_out_the_first_update_and_compiling_ones(clock: list[float]
     assert (state.steady_updates, state.steady_tokens, state.steady_seconds) == (2, 30, 13 - 5 - 3)
 
 
+def test_meter_of_a_resumed_run_keeps_the_first_update_of_its_first_process(clock: list[float]) -> None:
+    state = TrainingState("today", "digest", first_update_seconds=5.0)
+    meter = ThroughputMeter(state, Compiling())  # type: ignore[arg-type]
+    meter.start()
+    clock[0] = 2
+    meter.add_update(100)
+    meter.stop()
+    assert (state.first_update_seconds, state.training_seconds, state.steady_updates) == (5, 2, 0)
+
+
 def test_meter_started_again_adds_all_updates_and_no_pause(clock: list[float]) -> None:
     state, model = TrainingState("today", "digest"), Compiling()
     meter: Any = ThroughputMeter(state, model)  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""The words of a speed report: headline, warnings and limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import speed_factory
+from speed_factory import OURS, PLAIN, TIMES_AS_LONG, with_plain
+
+from harness.reporting import speed_findings, speed_tables
+from harness.speed.speed_document import SpeedDocument
+from harness.speed.timing import Samples
+
+
+@pytest.fixture(scope="module")
+def document() -> SpeedDocument:
+    return speed_factory.document()
+
+
+def test_headline_has_the_ratios_and_the_limits_what_is_missing(document: SpeedDocument) -> None:
+    headline = speed_findings.headline(document)
+    assert headline.finding == (
+        f"In training, {OURS} is 4.00 times as fast as plain. "
+        f"In decoding (greedy, one by one), {OURS} is 30.0 times as fast as plain."
+    )
+    assert "quote ratios only" in headline.caveat
+    limits = speed_findings.limits(document)
+    assert "marian: failed: its process ended with code -9" in limits
+    assert "ctranslate2: missing: it is not installed" in limits
+    assert "Not measured for paper/torch: beam 5, one by one. Reason: it would take too long" in limits
+    assert any("some differ in 1 of 1 series: 1 of 40 (plain, greedy, one by one). Where" in line for line in limits)
+    assert any("Samples are few (3 to 5 each)" in line for line in limits)
+    assert speed_findings.warnings(document) == []
+
+
+@pytest.mark.parametrize(
+    ("rounds", "decided"),
+    [
+        ((1.2,), False),
+        ((1.01, 1.03, 1.06), False),  # all above 1, as in one of four cases where there is no difference
+        ((1.28, 1.3, 1.31), True),
+        ((0.69, 0.7, 0.72), True),
+        ((0.97, 1.02, 1.03, 1.05, 1.06), False),
+        ((2.0, 2.0), True),
+    ],
+)
+def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
+    assert speed_tables.undecided(Samples.of(rounds)) != decided
+
+
+def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
+    headline = speed_findings.headline(with_plain(document, TIMES_AS_LONG))
+    assert headline.finding == f"In training, {OURS} is not distinguishable from plain."
+
+
+def test_headline_of_faster_slower_and_equal_baselines_names_each(document: SpeedDocument) -> None:
+    ours, plain = with_plain(document, TIMES_AS_LONG).subjects
+    times = plain.training
+    assert times is not None
+    others = [
+        replace(
+            plain,
+            name=name,
+            training=replace(times, seconds=Samples.of([ratio * value for value in ours.costs["training"]])),
+        )
+        for name, ratio in (("slow", 40.0), ("slower", 50.0), ("fast", 5.0))
+    ]
+    changed = replace(document, subjects=(plain, *others, ours))
+    assert speed_findings.main_subject(changed) == ours, "a baseline never gives the headline"
+    assert speed_findings.headline(changed).finding == (
+        f"In training, {OURS} is 4.00 to 5.00 times as fast as slow and slower, takes 2.00 times as long as fast, and "
+        "is not distinguishable from plain."
+    )
+
+
+def test_memory_is_the_largest_of_all_parts(document: SpeedDocument) -> None:
+    subject = document.subject(PLAIN)
+    larger = replace(subject.decoding[0], peak_memory_bytes=2**31)
+    assert speed_tables.memory(replace(subject, decoding=(larger,))) == "2,048"
+    assert speed_tables.memory(subject) == "941"
+
+
+def test_differing_translations_are_one_line_with_the_fewest_and_the_most(document: SpeedDocument) -> None:
+    ours, _, plain, *_ = document.subjects
+    decodings = [
+        speed_factory.decoding(name, 1.0, sentences, equal=equal)
+        for name, sentences, equal in (("greedy", 200, 199), ("beam", 200, 200), ("single_greedy", 40, 30))
+    ]
+    changed = replace(document, subjects=(ours, replace(plain, decoding=tuple(decodings))))
+    (line,) = (line for line in speed_findings.limits(changed) if "Translations" in line)
+    assert "in 2 of 3 series: 1 of 200 (plain, greedy, in batches) to 10 of 40 (plain, greedy, one by one)." in line
+
+
+def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:
+    small = replace(speed_factory.settings(), size="toy", parts=("training", "decoding"))
+    ours, *rest = speed_factory.subjects()
+    ours = replace(ours, evaluation=None, breakdown=None, idle_share=0.2)
+    document = speed_factory.document(
+        status="incomplete",
+        reason="interrupted by SIGINT",
+        settings=small,
+        machine=speed_factory.machine(load_before=7.5),
+        data=replace(speed_factory.data(), spec=replace(speed_factory.data().spec, corpus="captions")),
+        subjects=(ours, *rest),
+        scaling=(),
+        rates=(),
+    )
+    incomplete, toy, captions, busy = speed_findings.warnings(document)
+    assert incomplete.startswith("Incomplete: interrupted by SIGINT.")
+    assert toy.startswith("Toy size")
+    assert "not Multi30k" in captions
+    assert "load average was 7.50 before it began" in busy
+    limits = " ".join(speed_findings.limits(document))
+    assert "Not requested, and so not measured: evaluation, breakdown, scaling." in limits
+    assert "Requested and missing" not in limits
+    assert f"while others were timed, so the others' times are too long: {OURS} (20 %)" in limits
+    assert "The matmul peak of the machine is unknown, and so is the MFU." in limits
+    empty = replace(document.subjects[2], training=None, decoding=())
+    limits = " ".join(speed_findings.limits(replace(document, subjects=(document.subjects[0], empty))))
+    assert "plain: started, but nothing was measured." in limits
