@@ -86,7 +86,7 @@ METRICS: dict[str, Metric] = {
             direction="neither",
             token_based=True,
         ),
-        _token_score(name="bleu_tokenised", title="tokenised BLEU"),
+        _score(name="bleu_tokenised", title="tokenised BLEU"),
         _token_score(name="bleu_tutorial", title="tutorial BLEU"),
         _loss(name="training_loss", title="training loss"),
         _loss(name="validation_loss", title="validation loss"),
