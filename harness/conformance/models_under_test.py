@@ -99,18 +99,21 @@ class ModelUnderTest:
     """A way to build models, their sizes, and whether to test faster.
 
     Attributes:
+        build: Builds a model from training settings, a seed and a dropout rate.
         max_length: The largest number of positions that the models accept, at least `SHORTEST`.
-        describe: JSON from which a new process rebuilds the model.
+        describe: JSON from which a new process rebuilds the model, as in `named`. Without it law 13 resumes in this
+            process and says so.
         dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
+        fast: Whether to use smaller batches and fewer draws.
 
     Raises:
         ValueError: A vocabulary or `max_length` is too small for the batches of the laws.
     """
 
     build: Build
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    max_length: int
+    source_vocabulary_size: int = SOURCE_VOCABULARY_SIZE
+    target_vocabulary_size: int = TARGET_VOCABULARY_SIZE
+    max_length: int = LONGEST
     describe: str | None = None
     dropout_is_fixed: bool = False
     fast: bool = False
@@ -135,14 +138,14 @@ class ModelUnderTest:
         """Build a model with its initial weights."""
         return self.build(training or Training(), seed, dropout)
 
-    def perturbed(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
+    def perturbed(self, *, training: Training | None = None, dropout: float = DROPOUT) -> Seq2SeqModel:
         """Build a model and perturb every weight, so that weights with initial values near 0 cannot hide faults.
 
         Matrices are halved first, so that the logits of a model without norms stay small enough for a tolerance of
         1e-5.
         """
-        model = self.model(training=training, seed=seed, dropout=dropout)
-        generator, weights = np.random.default_rng(seed), {}
+        model = self.model(training=training, dropout=dropout)
+        generator, weights = np.random.default_rng(0), {}
         for name, value in model.weights().items():
             noise = np.float32(0.1) * generator.standard_normal(value.shape, np.float32)
             weights[name] = value * np.float32(0.5 if value.ndim > 1 else 1) + noise
@@ -165,9 +168,9 @@ class ModelUnderTest:
         source, target = (generator.permutation(lengths) for _ in range(2))
         return self._of_lengths(generator, list(source), [length + (length == longest - 2) for length in target])
 
-    def probes(self, seed: int = 0) -> tuple[Probe, Probe]:
+    def probes(self) -> tuple[Probe, Probe]:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
-        return Probe.of(self.batch(seed)), Probe.of(self.realistic_batch(seed))
+        return Probe.of(self.batch()), Probe.of(self.realistic_batch())
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
         sources = [_draw_tokens(generator, length, self.source_vocabulary_size) for length in source]
