@@ -20,7 +20,7 @@ from harness.processes.json_process import kill_group, start_module
 from harness.processes.progress import Event, from_line
 from harness.storage import checkpoint_files, run_store
 
-LINE_LETTERS = 100_000
+LINE_CHARACTERS = 100_000
 """The longest line that is read as an event."""
 
 READER_SECONDS = 5.0
@@ -127,7 +127,7 @@ class Worker:
     def _read(self) -> None:
         """Report the events of the process."""
         assert self._process.stdout is not None
-        for line in iter(lambda: self._process.stdout.readline(LINE_LETTERS), ""):  # type: ignore[union-attr]
+        for line in iter(lambda: self._process.stdout.readline(LINE_CHARACTERS), ""):  # type: ignore[union-attr]
             event = from_line(line)
             if event is not None and event.run == self.run:
                 self._report(event)
