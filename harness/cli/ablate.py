@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.cli import experiment_file, options, report_options, sweep
-from harness.cli.console import say
+from harness.cli.console import say, warn
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import Grid
@@ -16,7 +16,7 @@ from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.storage.records import RunRecord
 from harness.text import count
-from harness.training import load
+from harness.training import load, reuse
 
 SUMMARY = "change one field of a recipe at a time, and report the effects"
 EXAMPLES = (
@@ -124,7 +124,7 @@ def command(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
         experiment_file.save(typed)
         specs = plan.independent_runs
-        finished = sweep.finished(specs, arguments.results)
+        finished = reuse.reusable_records(arguments.results, specs, complain=warn)
         _announce(arguments, plan, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
@@ -132,7 +132,7 @@ def command(arguments: argparse.Namespace) -> int:
     if plan.pilots and result.outcome.signal is None:
         with sweep.interruptible():
             tuned = plan.tuned(result.records)
-            finished = sweep.finished(tuned, arguments.results)
+            finished = reuse.reusable_records(arguments.results, tuned, complain=warn)
             _announce_tuned(plan, tuned, finished)
         result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
     return sweep.conclude(result, specs, lambda: _report(result.records, plan.specs[0], arguments))

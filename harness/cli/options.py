@@ -137,17 +137,6 @@ def add_note(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
 
 
-def add_seeds(parser: argparse.ArgumentParser) -> None:
-    """Add --seed for several runs."""
-    parser.add_argument(
-        "--seed",
-        type=seeds,
-        action="extend",
-        metavar="SEEDS",
-        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's; in ablate at least 3)",
-    )
-
-
 def add_json(parser: argparse.ArgumentParser, contents: str) -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help=f"print {contents} as JSON (default: text)")

@@ -198,23 +198,19 @@ def commit() -> dict[str, Any] | None:
 
     Outside a checkout this is the value of BAKEOFF_COMMIT, which code that was sent from one has; otherwise None.
     """
-    if not (REPOSITORY / ".git").exists():
-        return _sent_commit()
     digest, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
-    return None if not digest or changes is None else {"digest": digest, "dirty": bool(changes)}
-
-
-def git(*arguments: str) -> str | None:
-    """Return the output of git in the repository of this code; None outside a checkout or if git fails."""
-    return _output("git", "-C", str(REPOSITORY), *arguments) if (REPOSITORY / ".git").exists() else None
-
-
-def _sent_commit() -> dict[str, Any] | None:
+    if digest and changes is not None:
+        return {"digest": digest, "dirty": bool(changes)}
     try:
         sent = json.loads(os.environ.get(COMMIT, ""))
         return {"digest": str(sent["digest"]), "dirty": bool(sent["dirty"])}
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def git(*arguments: str) -> str | None:
+    """Return the output of git in the repository of this code; None outside a checkout or if git fails."""
+    return _output("git", "-C", str(REPOSITORY), *arguments) if (REPOSITORY / ".git").exists() else None
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -64,13 +64,13 @@ def test_reusable_records_with_changed_files_are_refused(
     with pytest.raises(ValueError, match=words):
         train.run(record.spec, results)
     with pytest.raises(ValueError, match=words):
-        sweep.finished([record.spec], results)
+        reuse.reusable_records(results, [record.spec])
     path.rename(tmp_path / "moved")
     with pytest.raises(ValueError, match=f"^run {record.id} exists, but not the text .*: {path}: cannot be read"):
-        sweep.finished([record.spec], results)
+        reuse.reusable_records(results, [record.spec])
     (tmp_path / "moved").rename(path)
     shutil.rmtree(results / record.id)
-    assert sweep.finished([record.spec], results) == []
+    assert reuse.reusable_records(results, [record.spec]) == []
     assert train.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
 
 
