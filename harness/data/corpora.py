@@ -94,7 +94,7 @@ def _check_only_test_set(data: DataSpec) -> None:
 def _captions(data: DataSpec) -> Corpus:
     _check_only_test_set(data)
     if data.direction not in ("de-en", "en-de"):
-        raise ValueError(f"direction={data.direction!r}: expected with corpus='captions': de-en, en-de")
+        raise ValueError(f"direction={data.direction!r}: expected de-en, en-de with corpus='captions'")
     from harness.data import captions
 
     splits: dict[str, tuple[Lines, Lines]] = {}
