@@ -65,13 +65,20 @@ class RemoteRun:
     checkpoint_folder: str = ""
 
 
-def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun:
+def remote_run(spec: RunSpec, results: Path, settings: RunSettings, *, checkpoint_folder: str = "") -> RemoteRun:
     """Return a run to send, with its checkpoint if there is one."""
     folder = run_store.run_folder(results, spec.id)
     checkpoint = {path.name: path.read_bytes() for pattern in CHECKPOINTS for path in sorted(folder.glob(pattern))}
     commit = machine.commit()
     commit_json = "" if commit is None else canonical_json(commit)
-    return RemoteRun(spec.id, canonical_json(to_json(spec)), settings, commit_json, checkpoint)
+    return RemoteRun(
+        run=spec.id,
+        spec=canonical_json(to_json(spec)),
+        settings=settings,
+        commit=commit_json,
+        checkpoint=checkpoint,
+        checkpoint_folder=checkpoint_folder,
+    )
 
 
 def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str], None]) -> Contents:
