@@ -153,11 +153,6 @@ def test_export_with_another_vocabulary_than_in_training_is_refused(side: str, t
         weight_export.export(changed, tmp_path, "safetensors", tmp_path / "exported")
 
 
-def test_export_unknown_kind_raises(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="kind='onnx': expected one of ctranslate2, huggingface, safetensors"):
-        weight_export.export(stored(tmp_path), tmp_path, "onnx", tmp_path / "exported")
-
-
 def test_export_of_subwords_has_the_models_of_the_tokenizers(tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     data = replace(DATA, tokenizer="sentencepiece-bpe", vocabulary_size=300)
