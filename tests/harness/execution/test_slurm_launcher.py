@@ -145,7 +145,7 @@ def test_preempted_job_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     parameters = {"cluster": "local", "partition": "any"}
     outcome = slurm_launcher.execute(specs, results, parameters=parameters, stream=stream, settings=SETTINGS)
     assert stream.has_reacted
-    assert f"{slow.id}: goes on after update" in stream.getvalue()
+    assert f"{slow.id}: continues after update" in stream.getvalue()
     records = {record.id: record for record in outcome.records}
     expected = local_records(specs, tmp_path / "local")
     broken = specs[3].id
