@@ -223,11 +223,11 @@ class Runs:
         Raises:
             ValueError: There are no runs.
         """
-        from harness.cli import report_options
+        from harness.cli import report_writing
 
         with contextlib.redirect_stdout(io.StringIO()):
-            failures = report_options.check_records(self.results, self.records)
-            report_options.write(self.records, self.results, Path(folder), failures=failures)
+            failures = report_writing.check_records(self.results, self.records)
+            report_writing.write(self.records, self.results, Path(folder), failures=failures)
         return Path(folder) / "index.html"
 
     def __repr__(self) -> str:

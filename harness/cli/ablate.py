@@ -7,7 +7,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cli import experiment_file, options, report_options, sweep
+from harness.cli import experiment_file, options, report_writing, sweep
 from harness.cli.console import say, warn
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
@@ -213,8 +213,8 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     from harness.reporting import ablation_report, render_text
 
     analysis = analyse(records, stored_sentences(arguments.results), base=base)
-    failures = report_options.check_records(arguments.results, records) if analysis.studies else []
-    texts = report_options.shown_texts(records, arguments.results)
+    failures = report_writing.check_records(arguments.results, records) if analysis.studies else []
+    texts = report_writing.shown_texts(records, arguments.results)
     report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
     # First the page: the terminal may be closed.
     page = None
@@ -223,5 +223,5 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     say()
     say(render_text.document(report))
     if page is not None:
-        report_options.say_page("report", page)
-        report_options.warn_failures(failures)
+        report_writing.say_page("report", page)
+        report_writing.warn_failures(failures)

@@ -7,7 +7,7 @@ import copy
 import itertools
 from pathlib import Path
 
-from harness.cli import chosen_models, experiment_file, options, report_options, seed_plan, sweep
+from harness.cli import chosen_models, experiment_file, options, report_writing, seed_plan, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
 from harness.experiments import suites
@@ -116,5 +116,5 @@ def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
     if not sweep.any_completed(records, results):
         return
     say()
-    report_options.write(records, results, folder, failures=report_options.check_records(results, records))
+    report_writing.write(records, results, folder, failures=report_writing.check_records(results, records))
     sweep.say_next_steps(results)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import chosen_models, options, report_options, speed_options, sweep
+from harness.cli import chosen_models, options, report_writing, speed_options, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
@@ -81,7 +81,7 @@ def _render_stored(arguments: argparse.Namespace) -> int:
 def _write_page(document: SpeedDocument, reports: Path) -> None:
     from harness.reporting import speed_report
 
-    report_options.say_page("page", speed_report.write(document, reports / speed_report.FOLDER))
+    report_writing.say_page("page", speed_report.write(document, reports / speed_report.FOLDER))
 
 
 def _measure(

@@ -13,7 +13,7 @@ from small_runs import spec
 
 from harness.analysis.selection import Run, Side
 from harness.audit.rules import check
-from harness.cli import compare, report_options, sweep
+from harness.cli import compare, report_writing, sweep
 from harness.cli.main import main
 from harness.data import tokenizer_process
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
@@ -112,7 +112,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
     outcomes = check(results).outcomes
     skipped = {outcome.rule.code for outcome in outcomes if any(message in reason for reason in outcome.skips)}
     assert len(skipped) >= 3
-    assert report_options.test_sets([record]) == {}
+    assert report_writing.test_sets([record]) == {}
     assert message in capsys.readouterr().out
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
 
@@ -120,7 +120,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
 def test_text_of_a_run_is_read_if_unchanged(completed: tuple[Path, RunRecord], capsys: Any) -> None:
     results, record = completed
     assert main(["score", "--results", str(results)]) == 0
-    assert list(report_options.test_sets([record])) == [record.spec.data]
+    assert list(report_writing.test_sets([record])) == [record.spec.data]
     assert not check(results).failed
 
 
