@@ -242,14 +242,12 @@ def test_export_into_a_used_place_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_export_without_weights_completion_or_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_weights_or_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = stored(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ValueError, match=r"'ctranslate2' is not installed: python -m pip install"):
             weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
-    with pytest.raises(ValueError, match="its status is diverged; only completed runs can be exported"):
-        weight_export.export(replace(record, status="diverged"), tmp_path, "safetensors", tmp_path / "exported")
     (tmp_path / record.id / "weights.safetensors").unlink()
     with pytest.raises(ValueError, match="does not have its weights; published runs have none"):
         weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
