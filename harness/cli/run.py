@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
@@ -131,20 +130,18 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     """Execute the spec in a line of standard input. Events go to standard output, everything else to standard error.
 
-    The line is that of `ProcessSettings.payload`.
+    The line is that of `ProcessSettings.payload`. The end of standard input interrupts the run.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     with guard.interruptible():
         try:
             payload = json.loads(sys.stdin.readline())
-            spec = spec_from_json(payload["spec"])
-            names = {field.name for field in dataclasses.fields(ProcessSettings)}
-            settings = ProcessSettings(**{name: value for name, value in payload.items() if name in names})
+            spec = spec_from_json(payload.pop("spec"))
+            settings = ProcessSettings(**payload)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
-    if payload.get("follow"):
-        parent_watchdog.exit_with_parent()
+    parent_watchdog.exit_with_parent()
     os.environ.update(worker_environment(spec))
 
     def report(event: Event) -> None:

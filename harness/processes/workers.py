@@ -51,12 +51,9 @@ class ProcessSettings:
     report_loss: bool = False
 
     def payload(self, spec: RunSpec) -> str:
-        """Return the line of JSON from which a process reads its run.
-
-        It has these settings, the `spec`, and `follow`, which asks the process to end when its standard input does.
-        """
+        """Return the line of JSON from which a process reads its run: these settings and the `spec`."""
         settings = {field.name: getattr(self, field.name) for field in fields(ProcessSettings)}
-        return canonical_json({**settings, "spec": to_json(spec), "follow": True}) + "\n"
+        return canonical_json({**settings, "spec": to_json(spec)}) + "\n"
 
 
 @dataclass(frozen=True)
