@@ -163,8 +163,8 @@ class RayLauncher(Launcher[RayTask]):
 
 def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Execute a run on the node that Ray calls this on."""
-    mailbox.put((remote_run.run, STARTED + socket.gethostname()))
-    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.run, line)))
+    mailbox.put((remote_run.spec.id, STARTED + socket.gethostname()))
+    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.spec.id, line)))
 
 
 def _mailbox(ray: Any) -> Any:
