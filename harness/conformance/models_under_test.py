@@ -23,6 +23,7 @@ import numpy.typing as npt
 import impls
 from harness.data.batches import pad
 from harness.processes import json_process
+from harness.processes.environment_variables import thread_environment
 from harness.storage import tensors
 from impls import registry
 from impls.contract import (
@@ -325,9 +326,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
 def threads() -> dict[str, str]:
     """Return environment variables that give a new process torch's number of threads, if torch is loaded."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
+    return {} if torch is None else thread_environment(torch.get_num_threads(), None)
 
 
 def _resume(describe: str, state: str, out: str) -> None:

@@ -34,6 +34,7 @@ from harness.conformance import evaluation_laws, law_runner, models_under_test, 
 from harness.conformance.assertions import LawViolated
 from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
+from harness.processes.environment_variables import thread_environment
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 
@@ -239,7 +240,7 @@ def test_variant_of_wrong_type_raises() -> None:
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
     import torch
 
-    assert models_under_test.threads() == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert models_under_test.threads() == thread_environment(1, None)
     assert torch.get_num_threads() == 1
     describe = '{"variant": "no_such_variant"}'
     with pytest.raises(RuntimeError, match="there is no variant 'no_such_variant'"):
