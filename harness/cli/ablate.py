@@ -107,12 +107,6 @@ class AblationPlan:
         grid_ids = {spec.id for spec in self.specs}
         return [spec for run, spec in tuned.items() if run not in grid_ids]
 
-    def candidates(self) -> list[RunSpec]:
-        """Return every run that this ablation can include, whichever rates the pilots choose."""
-        rates = dict.fromkeys(pilot.training.peak_rate for pilots in self.pilots.values() for pilot in pilots)
-        possible = [rate_tuning.at_rate(spec, rate) for spec in self.specs for rate in rates]
-        return list({spec.id: spec for spec in (*self.independent_runs, *possible)}.values())
-
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the grids that the options name, with `--tune-rate` also their pilots and the runs at the chosen rates.
