@@ -20,7 +20,7 @@ from harness.storage import checkpoint_files
 from harness.text import did_you_mean
 from impls import registry
 
-FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
+FILE_OPTIONS = tuple(field.name for field in dataclasses.fields(FileSpec))
 MOST_SEEDS = 1_000
 """The most seeds that one range may name."""
 

@@ -78,7 +78,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=options.seconds,
         default=launcher.SILENCE_SECONDS,
         metavar="SECONDS",
-        help="seconds without progress before a run is considered hung; compilation counts "
+        help="seconds without progress, compilation included, before a run is considered hung "
         f"(default {launcher.SILENCE_SECONDS:.0f}; 0: never)",
     )
     parser.add_argument(
