@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.cli.console import say
-from harness.experiments import specs
+from harness.experiments import specs, suites
 from harness.experiments.overrides import override, setting_names
 from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
@@ -24,10 +24,13 @@ FILE_OPTIONS = tuple(field.name for field in dataclasses.fields(FileSpec))
 MOST_SEEDS = 1_000
 """The most seeds that one range may name."""
 
+MODEL_SETTINGS = ("threads", "device", "precision", "matmul_precision", "cuda_graphs")
+"""Options of `add_models` that abbreviate a `--set` of the same name."""
 SETTINGS = {
     "tokenizer": "data.tokenizer",
     "epochs": "training.epochs",
-    **{name: name for name in ("updates", "threads", "device", "precision", "matmul_precision", "cuda_graphs")},
+    "updates": "updates",
+    **{name: name for name in MODEL_SETTINGS},
 }
 """Options that abbreviate one `--set`."""
 RECIPE_SETTINGS = {f"recipe.{field.name}" for recipe in RECIPE_TYPES.values() for field in dataclasses.fields(recipe)}
@@ -135,6 +138,16 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
 def add_note(parser: argparse.ArgumentParser) -> None:
     """Add --note."""
     parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
+
+
+def add_suite_and_budget(parser: argparse.ArgumentParser) -> None:
+    """Add --suite and --budget of a single run."""
+    parser.add_argument(
+        "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
+    )
+    parser.add_argument(
+        "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser, contents: str) -> None:

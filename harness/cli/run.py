@@ -40,12 +40,7 @@ SENTENCES = {"de": "Ein Hund läuft .", "en": "A dog is running ."}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
-    parser.add_argument(
-        "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
-    )
-    parser.add_argument(
-        "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
-    )
+    options.add_suite_and_budget(parser)
     parser.add_argument(
         "--seed", type=options.count, default=0, help="seed of initial weights, batches and dropout (default 0)"
     )
@@ -82,7 +77,7 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         records = reuse.reusable_records(arguments.results, [spec], complain=warn)
     if records:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
-        return _report(records[0], arguments.results)
+        return _report(records[0], arguments.results, guard)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
     settings = ProcessSettings(**sweep.process_settings(arguments))
     with log_options.logging_runs(arguments, [spec]) as listener, contextlib.closing(display):
@@ -161,7 +156,7 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         return locks.LOCKED_CODE
 
 
-def _report(record: RunRecord, results: Path, guard: SignalGuard | None = None) -> int:
+def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
     """Print the scores of a run and how it ended, and return the exit code."""
     from harness.data.dataset import remark
 
@@ -188,9 +183,9 @@ def _translate_command(record: RunRecord, results: Path) -> str:
     return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")
 
 
-def _exit_code(record: RunRecord, guard: SignalGuard | None) -> int:
+def _exit_code(record: RunRecord, guard: SignalGuard) -> int:
     if record.status == "interrupted":
-        return 128 + (signal.SIGINT if guard is None or guard.received is None else guard.received)
+        return 128 + (guard.received or signal.SIGINT)
     return 0 if record.status == "completed" else 1
 
 

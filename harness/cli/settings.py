@@ -113,12 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="learned_positions",
         help="a variant, or package.module:NAME (default learned_positions)",
     )
-    parser.add_argument(
-        "--suite", choices=list(suites.SUITES), default="standard", help="the suite with the sizes (default standard)"
-    )
-    parser.add_argument(
-        "--budget", choices=("controlled", "source"), default="source", help="the training settings (default source)"
-    )
+    options.add_suite_and_budget(parser)
     options.add_json(parser, "the settings")
     options.add_data(parser)
     options.add_runs(parser)

@@ -174,11 +174,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, model: C
         "training.batch_size": size.batch_size,
         "decoding.batch_size": size.batch_size,
         "decoding.max_tokens": size.max_tokens,
-        "threads": arguments.threads,
-        "device": arguments.device,
-        "precision": arguments.precision,
-        "matmul_precision": arguments.matmul_precision,
-        "cuda_graphs": arguments.cuda_graphs,
+        **{name: getattr(arguments, name) for name in options.MODEL_SETTINGS},
     }
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
