@@ -98,14 +98,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, s
                 from harness.training import train
             return train.run(spec, results, settings, progress=progress, guard=guard)
         except Interrupted as error:
-            record = RunRecord(
-                id=spec.id,
-                spec=spec,
-                status="interrupted",
-                reason=f"{error} before its training",
-                command=settings.command,
-                note=settings.note,
-            )
+            record = settings.new_record(spec, "interrupted", f"{error} before its training")
             run_store.save_record(results, record)
             return record
 

@@ -71,10 +71,6 @@ class RunSettings(ProcessSettings):
     retries: int = 1
     grace_seconds: float = GRACE_SECONDS
 
-    def new_record(self, spec: RunSpec, status: Status, reason: str) -> RunRecord:
-        """Return the record of a run that left none itself."""
-        return RunRecord(id=spec.id, spec=spec, status=status, reason=reason, command=self.command, note=self.note)
-
 
 @dataclass
 class Outcome:

@@ -19,6 +19,7 @@ from harness.processes.environment_variables import worker_environment
 from harness.processes.json_process import kill_group, start_module
 from harness.processes.progress import Event, from_line
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord, Status
 
 LINE_CHARACTERS = 100_000
 """The longest line that is read as an event."""
@@ -54,6 +55,10 @@ class ProcessSettings:
         """Return the line of JSON from which a process reads its run: these settings and the `spec`."""
         settings = {field.name: getattr(self, field.name) for field in fields(ProcessSettings)}
         return canonical_json({**settings, "spec": to_json(spec)}) + "\n"
+
+    def new_record(self, spec: RunSpec, status: Status, reason: str) -> RunRecord:
+        """Return the record of a run that left none itself."""
+        return RunRecord(id=spec.id, spec=spec, status=status, reason=reason, command=self.command, note=self.note)
 
 
 @dataclass(frozen=True)
