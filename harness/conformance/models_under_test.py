@@ -89,11 +89,6 @@ class Probe(NamedTuple):
     name: str
     batch: Batch
 
-    @classmethod
-    def of(cls, batch: Batch) -> Probe:
-        """Return a batch with its size as the description."""
-        return cls(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
-
 
 @dataclass(frozen=True)
 class ModelUnderTest:
@@ -171,7 +166,11 @@ class ModelUnderTest:
 
     def probes(self) -> tuple[Probe, Probe]:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
-        return Probe.of(self.batch()), Probe.of(self.realistic_batch())
+        small, real = (
+            Probe(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
+            for batch in (self.batch(), self.realistic_batch())
+        )
+        return small, real
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
         sources = [_draw_tokens(generator, length, self.source_vocabulary_size) for length in source]

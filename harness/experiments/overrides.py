@@ -72,7 +72,7 @@ def _parsed(owner: Any, name: str, text: str, setting: str) -> Any:
 
 
 def _unknown(name: str, names: Sequence[str]) -> str:
-    """Return that no setting has this name, with a suggestion: its field may exist in another group."""
+    """Return a message that there is no such setting, with a suggestion: the field may be in another group."""
     inner = [path for path in names if path.startswith(f"{name}.")]
     if inner:
         return f"{name!r} has settings of its own; name one, such as {inner[0]}"
