@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -180,9 +181,9 @@ def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the installed packages that can change a result."""
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of those packages that are installed, by default of all that can change a result."""
+    return {name: version for name in packages if (version := _version(name)) is not None}
 
 
 @functools.cache
