@@ -223,11 +223,11 @@ class Runs:
         Raises:
             ValueError: There are no runs.
         """
-        from harness.cli import report_options
+        from harness.cli import report_writing
 
         with contextlib.redirect_stdout(io.StringIO()):
-            failures = report_options.check_records(self.results, self.records)
-            report_options.write(self.records, self.results, Path(folder), failures=failures)
+            failures = report_writing.check_records(self.results, self.records)
+            report_writing.write(self.records, self.results, Path(folder), failures=failures)
         return Path(folder) / "index.html"
 
     def __repr__(self) -> str:
@@ -328,7 +328,7 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed: Training failed. The stored record has the reason.
     """
-    from harness.experiments.overrides import overridden
+    from harness.experiments.overrides import override
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
     from harness.storage import locks
@@ -337,7 +337,7 @@ def run(
     data = DataSpec(corpus="captions", tokenizer="whitespace") if corpus == "captions" else DataSpec()
     values = {"data.corpus": corpus, "seed": seed, **(settings or {})}
     lines = [f"{name}={'none' if value is None else value}" for name, value in values.items()]
-    spec = overridden(load.base_spec(recipe_or_builder, suite, data, epochs), lines)
+    spec = override(load.base_spec(recipe_or_builder, suite, data, epochs), lines)
     os.environ.update(worker_environment(spec))
     from harness.training import train
 

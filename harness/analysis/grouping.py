@@ -311,9 +311,8 @@ def _trained_as_source(spec: RunSpec) -> bool:
 
 def _has_source_data(spec: RunSpec) -> bool:
     """Return whether direction, test set and words are the defaults, or the source's with the budget "source"."""
-    run = replace(spec, data=DataSpec())
-    for setting in suites.AS_SOURCE.get(spec.variant, ()) if spec.budget == "source" else ():
-        run = override(run, setting)
+    source = suites.AS_SOURCE.get(spec.variant, ()) if spec.budget == "source" else ()
+    run = override(replace(spec, data=DataSpec()), source)
     return all(getattr(spec.data, name) == getattr(run.data, name) for name in PUBLISHED_DATA)
 
 

@@ -7,8 +7,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cli import experiment_file, options, report_options, sweep
-from harness.cli.console import say
+from harness.cli import experiment_file, options, report_writing, sweep
+from harness.cli.console import say, warn
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import Grid
@@ -16,7 +16,7 @@ from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.storage.records import RunRecord
 from harness.text import count
-from harness.training import load
+from harness.training import load, reuse
 
 SUMMARY = "change one field of a recipe at a time, and report the effects"
 EXAMPLES = (
@@ -107,12 +107,6 @@ class AblationPlan:
         grid_ids = {spec.id for spec in self.specs}
         return [spec for run, spec in tuned.items() if run not in grid_ids]
 
-    def candidates(self) -> list[RunSpec]:
-        """Return every run that this ablation can include, whichever rates the pilots choose."""
-        rates = dict.fromkeys(pilot.training.peak_rate for pilots in self.pilots.values() for pilot in pilots)
-        possible = [rate_tuning.at_rate(spec, rate) for spec in self.specs for rate in rates]
-        return list({spec.id: spec for spec in (*self.independent_runs, *possible)}.values())
-
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the grids that the options name, with `--tune-rate` also their pilots and the runs at the chosen rates.
@@ -124,7 +118,7 @@ def command(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
         experiment_file.save(typed)
         specs = plan.independent_runs
-        finished = sweep.finished(specs, arguments.results)
+        finished = reuse.reusable_records(arguments.results, specs, complain=warn)
         _announce(arguments, plan, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
@@ -132,7 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
     if plan.pilots and result.outcome.signal is None:
         with sweep.interruptible():
             tuned = plan.tuned(result.records)
-            finished = sweep.finished(tuned, arguments.results)
+            finished = reuse.reusable_records(arguments.results, tuned, complain=warn)
             _announce_tuned(plan, tuned, finished)
         result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
     return sweep.conclude(result, specs, lambda: _report(result.records, plan.specs[0], arguments))
@@ -213,8 +207,8 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     from harness.reporting import ablation_report, render_text
 
     analysis = analyse(records, stored_sentences(arguments.results), base=base)
-    failures = report_options.check_records(arguments.results, records) if analysis.studies else []
-    texts = report_options.shown_texts(records, arguments.results)
+    failures = report_writing.check_records(arguments.results, records) if analysis.studies else []
+    texts = report_writing.shown_texts(records, arguments.results)
     report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
     # First the page: the terminal may be closed.
     page = None
@@ -223,5 +217,5 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     say()
     say(render_text.document(report))
     if page is not None:
-        report_options.say_page("report", page)
-        report_options.warn_failures(failures)
+        report_writing.say_page("report", page)
+        report_writing.warn_failures(failures)

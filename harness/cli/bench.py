@@ -7,14 +7,15 @@ import copy
 import itertools
 from pathlib import Path
 
-from harness.cli import chosen_models, experiment_file, options, report_options, seed_plan, sweep
+from harness.cli import chosen_models, experiment_file, options, report_writing, seed_plan, sweep
 from harness.cli.chosen_models import ChosenModel
-from harness.cli.console import say
+from harness.cli.console import say, warn
 from harness.experiments import suites
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.storage.records import RunRecord
 from harness.text import count
+from harness.training import reuse
 
 SUMMARY = "train, measure and compare many variants"
 EXAMPLES = (
@@ -58,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
         experiment_file.save(typed)
         if arguments.plan is not None:
             return seed_plan.report(arguments.plan, specs, arguments)
-        finished = sweep.finished(specs, arguments.results)
+        finished = reuse.reusable_records(arguments.results, specs, complain=warn)
         _announce(suite, specs, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
@@ -115,5 +116,5 @@ def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
     if not sweep.any_completed(records, results):
         return
     say()
-    report_options.write(records, results, folder, failures=report_options.check_records(results, records))
+    report_writing.write(records, results, folder, failures=report_writing.check_records(results, records))
     sweep.say_next_steps(results)

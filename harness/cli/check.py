@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verbose", action="store_true", help="a line for every rule (default: only findings)")
     parser.add_argument(
-        "--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing (default: check)"
+        "--explain", metavar="CODE", help="print what a rule, such as C05, requires, and check nothing (default: check)"
     )
     options.add_json(parser, "every finding and rule")
     folder_options.add_results(parser)

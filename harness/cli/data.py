@@ -44,8 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
         for setting in arguments.set:
             if not setting.startswith("data."):
                 raise ValueError(f"--set {setting}: only settings of the corpus, data.FIELD=VALUE, apply here")
-            spec = override(spec, setting)
-        return [spec]
+        return [override(spec, arguments.set)]
 
     (spec,) = options.available(arguments, build)
     say(describe(prepare(spec.data)))

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="for --engine ray: folder that all nodes share, from which runs of a lost node resume (default: none, "
-        "they start again)",
+        "they start from the beginning)",
     )
     group.add_argument(
         "--slurm",

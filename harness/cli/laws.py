@@ -55,17 +55,18 @@ def command(arguments: argparse.Namespace) -> int:
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # before the import of an external variant, which may import Keras
     variants = [load.find_variant(name) for name in names]
-    from harness.conformance.law_runner import for_variant
+    from harness.conformance.law_runner import check
     from harness.conformance.models_under_test import named
 
-    for variant in variants:
-        named(variant, framework=framework, device=arguments.device).model()  # fails here once instead of in each law
+    settings = {"framework": framework, "device": arguments.device, "fast": arguments.fast}
+    subjects = {variant: named(variant, **settings) for variant in variants}
+    for subject in subjects.values():
+        subject.model()  # fails here once instead of in each law
 
     broken = 0
-    for variant in variants:
+    for variant, subject in subjects.items():
         say(f"{variant}:")
-        settings = {"framework": framework, "device": arguments.device, "fast": arguments.fast}
-        for result in for_variant(variant, laws=arguments.law, **settings):
+        for result in check(subject, arguments.law):
             say(f"  {result}")
             broken += not result.passed
     all_hold = "every law holds" if arguments.law is None else "the chosen laws hold"

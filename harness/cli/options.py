@@ -7,29 +7,34 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from harness.cli.console import say
-from harness.experiments import specs
-from harness.experiments.overrides import overridden
+from harness.experiments import specs, suites
+from harness.experiments.overrides import override, setting_names
 from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import checkpoint_files
 from harness.text import did_you_mean
 from impls import registry
 
-FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
+FILE_OPTIONS = tuple(field.name for field in dataclasses.fields(FileSpec))
 MOST_SEEDS = 1_000
 """The most seeds that one range may name."""
 
+MODEL_SETTINGS = ("threads", "device", "precision", "matmul_precision", "cuda_graphs")
+"""Options of `add_models` that abbreviate a `--set` of the same name."""
 SETTINGS = {
     "tokenizer": "data.tokenizer",
     "epochs": "training.epochs",
-    **{name: name for name in ("updates", "threads", "device", "precision", "matmul_precision", "cuda_graphs")},
+    "updates": "updates",
+    **{name: name for name in MODEL_SETTINGS},
 }
 """Options that abbreviate one `--set`."""
+RECIPE_SETTINGS = {f"recipe.{field.name}" for recipe in RECIPE_TYPES.values() for field in dataclasses.fields(recipe)}
+"""The settings of recipes of any family."""
 
 
 def flag(name: str) -> str:
@@ -135,14 +140,13 @@ def add_note(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
 
 
-def add_seeds(parser: argparse.ArgumentParser) -> None:
-    """Add --seed for several runs."""
+def add_suite_and_budget(parser: argparse.ArgumentParser) -> None:
+    """Add --suite and --budget of a single run."""
     parser.add_argument(
-        "--seed",
-        type=seeds,
-        action="extend",
-        metavar="SEEDS",
-        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's; in ablate at least 3)",
+        "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
+    )
+    parser.add_argument(
+        "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
     )
 
 
@@ -298,36 +302,17 @@ def available(
     return build(replace(base, corpus="captions"))
 
 
-def setting_names(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted name of every setting of a run, such as "recipe.dropout"."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from setting_names(value, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}"
-
-
 def _check_names(spec: RunSpec, settings: list[str]) -> None:
-    """Raise ValueError for an unknown setting whose name exists, or nearly exists, in another group."""
-    names = list(setting_names(spec))
-    groups = {path.partition(".")[0] for path in names}
+    """Raise ValueError for what `--set` cannot change, or only in other variants."""
     for setting in settings:
         name = setting.partition("=")[0].strip()
         if name in ("variant", "budget"):
             raise ValueError(f"--set {setting}: the {name} is no setting; choose it on the command line")
-        if "=" not in setting or name in names or name in groups:
-            continue
-        leaf = name.rpartition(".")[2]
-        if name in (f"recipe.{field.name}" for recipe in RECIPE_TYPES.values() for field in dataclasses.fields(recipe)):
+        if name in RECIPE_SETTINGS and name not in setting_names(spec):
             raise ValueError(
                 f"--set {setting}: {spec.variant} has no setting {name!r}; change it in one variant with "
                 f"--set VARIANT:{setting}"
             )
-        same_leaf = [path for path in names if path.rpartition(".")[2] == leaf]
-        hint = f"; did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(name, names)
-        hint = hint or did_you_mean(leaf, [path.rpartition(".")[2] for path in names])
-        raise ValueError(f"--set {setting}: there is no setting {name!r}{hint or '; `settings` lists all of them'}")
 
 
 def settings_of(variant: str, settings: Sequence[str]) -> list[str]:
@@ -380,6 +365,6 @@ def changed(spec: RunSpec, values: Mapping[str, Any], settings: Sequence[str]) -
     _check_names(spec, own)
     by_option = [f"{name}={value}" for name, value in values.items() if value is not None]
     try:
-        return overridden(spec, [*by_option, *own])
+        return override(spec, [*by_option, *own])
     except ValueError as error:
         raise ValueError(f"{spec.variant}: {error}") from error

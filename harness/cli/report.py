@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cli import folder_options, options, report_options
+from harness.cli import folder_options, options, report_writing
 from harness.cli.console import say_json, warn
 from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
@@ -42,8 +42,8 @@ def command(arguments: argparse.Namespace) -> int:
         say_json(_leaderboards(records, arguments.results))
         return 0
     with_text = not arguments.without_corpus_text
-    failures = report_options.check_records(arguments.results)
-    report_options.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
+    failures = report_writing.check_records(arguments.results)
+    report_writing.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
     return int(bool(failures))
 
 

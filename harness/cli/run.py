@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
@@ -41,12 +40,7 @@ SENTENCES = {"de": "Ein Hund läuft .", "en": "A dog is running ."}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
-    parser.add_argument(
-        "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
-    )
-    parser.add_argument(
-        "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
-    )
+    options.add_suite_and_budget(parser)
     parser.add_argument(
         "--seed", type=options.count, default=0, help="seed of initial weights, batches and dropout (default 0)"
     )
@@ -83,7 +77,7 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         records = reuse.reusable_records(arguments.results, [spec], complain=warn)
     if records:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
-        return _report(records[0], arguments.results)
+        return _report(records[0], arguments.results, guard)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
     settings = ProcessSettings(**sweep.process_settings(arguments))
     with log_options.logging_runs(arguments, [spec]) as listener, contextlib.closing(display):
@@ -104,14 +98,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, s
                 from harness.training import train
             return train.run(spec, results, settings, progress=progress, guard=guard)
         except Interrupted as error:
-            record = RunRecord(
-                id=spec.id,
-                spec=spec,
-                status="interrupted",
-                reason=f"{error} before its training",
-                command=settings.command,
-                note=settings.note,
-            )
+            record = settings.new_record(spec, "interrupted", f"{error} before its training")
             run_store.save_record(results, record)
             return record
 
@@ -131,20 +118,18 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     """Execute the spec in a line of standard input. Events go to standard output, everything else to standard error.
 
-    The line is that of `ProcessSettings.payload`.
+    The line is that of `ProcessSettings.payload`. The end of standard input interrupts the run.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     with guard.interruptible():
         try:
             payload = json.loads(sys.stdin.readline())
-            spec = spec_from_json(payload["spec"])
-            names = {field.name for field in dataclasses.fields(ProcessSettings)}
-            settings = ProcessSettings(**{name: value for name, value in payload.items() if name in names})
+            spec = spec_from_json(payload.pop("spec"))
+            settings = ProcessSettings(**payload)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
-    if payload.get("follow"):
-        parent_watchdog.exit_with_parent()
+    parent_watchdog.exit_with_parent()
     os.environ.update(worker_environment(spec))
 
     def report(event: Event) -> None:
@@ -164,7 +149,7 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         return locks.LOCKED_CODE
 
 
-def _report(record: RunRecord, results: Path, guard: SignalGuard | None = None) -> int:
+def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
     """Print the scores of a run and how it ended, and return the exit code."""
     from harness.data.dataset import remark
 
@@ -191,9 +176,9 @@ def _translate_command(record: RunRecord, results: Path) -> str:
     return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")
 
 
-def _exit_code(record: RunRecord, guard: SignalGuard | None) -> int:
+def _exit_code(record: RunRecord, guard: SignalGuard) -> int:
     if record.status == "interrupted":
-        return 128 + (signal.SIGINT if guard is None or guard.received is None else guard.received)
+        return 128 + (guard.received or signal.SIGINT)
     return 0 if record.status == "completed" else 1
 
 

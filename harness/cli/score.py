@@ -120,7 +120,7 @@ def _say(run: _Rescored) -> None:
         remark = f"   the record says {run.record.scores.get(name)}" if name in run.wrong_scores else ""
         if stored != signature:
             remark += f"   (the record's signature: {one_line(str(stored))})"
-        say(line(name, value, f"{signature}{remark}"))
+        say(score_line(name, value, f"{signature}{remark}"))
     if run.sentences is not None:
         remark = f"   wrong for {', '.join(run.wrong_counts)}" if run.wrong_counts else ""
         say(f"  sentences            {run.sentences:,}, with their counts for each score{remark}")
@@ -150,7 +150,7 @@ def _json(run: _Rescored) -> dict[str, Any]:
     }
 
 
-def line(name: str, value: float, remark: str) -> str:
+def score_line(name: str, value: float, remark: str) -> str:
     """Return a score in one line, with a remark."""
     return f"  {name:20} {value:9.4f}  {remark}".rstrip()
 

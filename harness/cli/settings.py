@@ -14,6 +14,7 @@ from typing import Any, Literal, Union
 from harness.cli import options
 from harness.cli.console import say, say_json
 from harness.experiments import suites
+from harness.experiments.overrides import setting_names
 from harness.experiments.specs import RunSpec
 from harness.training.load import find_variant
 
@@ -112,12 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="learned_positions",
         help="a variant, or package.module:NAME (default learned_positions)",
     )
-    parser.add_argument(
-        "--suite", choices=list(suites.SUITES), default="standard", help="the suite with the sizes (default standard)"
-    )
-    parser.add_argument(
-        "--budget", choices=("controlled", "source"), default="source", help="the training settings (default source)"
-    )
+    options.add_suite_and_budget(parser)
     options.add_json(parser, "the settings")
     options.add_data(parser)
     options.add_runs(parser)
@@ -154,7 +150,7 @@ def _shown(value: Any) -> str:
 
 def settings(spec: RunSpec) -> Iterator[Setting]:
     """Yield every setting of a run that `--set` can change: those of the run, then those of its parts."""
-    for name in sorted(options.setting_names(spec), key=lambda name: "." in name):
+    for name in sorted(setting_names(spec), key=lambda name: "." in name):
         if name not in HIDDEN and not name.startswith("data.files"):
             group, _, field = name.rpartition(".")
             owner = getattr(spec, group) if group else spec

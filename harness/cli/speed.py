@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import chosen_models, options, report_options, speed_options, sweep
+from harness.cli import chosen_models, options, report_writing, speed_options, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
@@ -81,7 +81,7 @@ def _render_stored(arguments: argparse.Namespace) -> int:
 def _write_page(document: SpeedDocument, reports: Path) -> None:
     from harness.reporting import speed_report
 
-    report_options.say_page("page", speed_report.write(document, reports / speed_report.FOLDER))
+    report_writing.say_page("page", speed_report.write(document, reports / speed_report.FOLDER))
 
 
 def _measure(
@@ -174,11 +174,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, model: C
         "training.batch_size": size.batch_size,
         "decoding.batch_size": size.batch_size,
         "decoding.max_tokens": size.max_tokens,
-        "threads": arguments.threads,
-        "device": arguments.device,
-        "precision": arguments.precision,
-        "matmul_precision": arguments.matmul_precision,
-        "cuda_graphs": arguments.cuda_graphs,
+        **{name: getattr(arguments, name) for name in options.MODEL_SETTINGS},
     }
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))

@@ -58,7 +58,7 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         type=options.seconds,
         default=TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help=f"give up a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
+        help=f"give up on a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
     )
     options.add_note(parser)
     folder_options.add_reports(parser)

@@ -42,7 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
     )
     experiment_file.add_options(parser)
-    options.add_seeds(parser)
+    parser.add_argument(
+        "--seed",
+        type=options.seeds,
+        action="extend",
+        metavar="SEEDS",
+        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's; in ablate at least 3)",
+    )
     parser.add_argument(
         "--jobs", type=options.positive, metavar="N", help="runs at once (default cores / threads; 1 per GPU)"
     )
@@ -72,7 +78,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=options.seconds,
         default=launcher.SILENCE_SECONDS,
         metavar="SECONDS",
-        help="seconds without progress before a run is considered hung; compilation counts "
+        help="seconds without progress, compilation included, before a run is considered hung "
         f"(default {launcher.SILENCE_SECONDS:.0f}; 0: never)",
     )
     parser.add_argument(
@@ -157,11 +163,6 @@ def _check_devices(specs: list[RunSpec]) -> None:
     for device, name in dict.fromkeys((spec.device, spec.matmul_precision) for spec in specs):
         if name != "highest" and not machine.matmul_precision_usable(name, device):
             raise ValueError(registry.no_effect(name, device))
-
-
-def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
-    """Return the records of the finished runs, which are not run again; see `reuse.reusable_records`."""
-    return reuse.reusable_records(results, specs, complain=warn)
 
 
 def corpus_names(specs: list[RunSpec]) -> str:

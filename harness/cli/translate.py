@@ -148,7 +148,7 @@ def _test(model: ensemble.Translator, dataset: Dataset, decoding: DecodingSpec) 
     hypotheses = evaluate.as_hypotheses(dataset, search.translate(model, dataset.test.source, decoding))
     scores = evaluate.test_scores(dataset, hypotheses, decoding.unknown)
     for name, value in {**evaluate.perplexities(loss), **scores.values}.items():
-        say(score.line(name, value, scores.signatures.get(name, "")))
+        say(score.score_line(name, value, scores.signatures.get(name, "")))
     return 0
 
 

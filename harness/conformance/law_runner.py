@@ -1,9 +1,8 @@
 """The fourteen laws that every model must obey, whatever its architecture and framework.
 
-A law is a function of a `ModelUnderTest`: it returns a remark (mostly empty) or raises `LawViolated`. `check` runs them
-on anything that builds a `Seq2SeqModel`, `for_variant` on a variant by name. They use only NumPy and the model's
-interface. Each law is tested on a small batch, on which failures are easy to understand, and on a batch of realistic
-size: 64 sentences of up to 40 ids.
+A law is a function of a `ModelUnderTest`: it returns a remark (mostly empty) or raises `LawViolated`. The laws use
+only NumPy and the model's interface. Each is tested on a small batch, on which failures are easy to understand, and on
+a batch of realistic size: 64 sentences of up to 40 ids.
 """
 
 from __future__ import annotations
@@ -14,14 +13,7 @@ from dataclasses import dataclass, field
 
 from harness.conformance import evaluation_laws, training_laws, update_law
 from harness.conformance.assertions import LawViolated
-from harness.conformance.models_under_test import (
-    LONGEST,
-    SOURCE_VOCABULARY_SIZE,
-    TARGET_VOCABULARY_SIZE,
-    Build,
-    ModelUnderTest,
-    named,
-)
+from harness.conformance.models_under_test import ModelUnderTest
 
 
 @dataclass(frozen=True)
@@ -73,49 +65,10 @@ LAWS = tuple(
 )
 
 
-def check(
-    build: Build,
-    *,
-    source_vocabulary_size: int = SOURCE_VOCABULARY_SIZE,
-    target_vocabulary_size: int = TARGET_VOCABULARY_SIZE,
-    max_length: int = LONGEST,
-    laws: Collection[int] | None = None,
-    describe: str | None = None,
-    fast: bool = False,
-) -> Iterator[LawResult]:
-    """Test models against the laws, and yield one result at a time. A law that raises any exception fails.
+def check(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Iterator[LawResult]:
+    """Test models against the laws numbered `laws` (None: all), and yield one result at a time.
 
-    Args:
-        build: Builds a model from training settings, a seed and a dropout rate.
-        source_vocabulary_size, target_vocabulary_size: Those of the models.
-        max_length: The largest number of positions that the models accept.
-        laws: The numbers of the laws; None means all.
-        describe: JSON from which a new process rebuilds the model, as in `for_variant`. Without it law 13 resumes in
-            this process and says so.
-        fast: Whether to use smaller batches and fewer draws.
-    """
-    subject = ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fast=fast)
-    return check_subject(subject, laws)
-
-
-def for_variant(
-    variant: str,
-    *,
-    framework: str = "torch",
-    device: str = "cpu",
-    laws: Collection[int] | None = None,
-    fast: bool = False,
-) -> Iterator[LawResult]:
-    """Test a built-in or an external variant ("package.module:NAME"); recipes get small sizes.
-
-    Raises:
-        ValueError: There is no such variant, or it is neither a recipe nor a builder.
-    """
-    return check_subject(named(variant, framework=framework, device=device, fast=fast), laws)
-
-
-def check_subject(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Iterator[LawResult]:
-    """Test a subject against the laws numbered `laws` (None: all), and yield one result at a time.
+    A law that raises any exception fails.
 
     Raises:
         ValueError: There is no law with one of the numbers.

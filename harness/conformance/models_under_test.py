@@ -23,6 +23,7 @@ import numpy.typing as npt
 import impls
 from harness.data.batches import pad
 from harness.processes import json_process
+from harness.processes.environment_variables import thread_environment
 from harness.storage import tensors
 from impls import registry
 from impls.contract import (
@@ -88,29 +89,27 @@ class Probe(NamedTuple):
     name: str
     batch: Batch
 
-    @classmethod
-    def of(cls, batch: Batch) -> Probe:
-        """Return a batch with its size as the description."""
-        return cls(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
-
 
 @dataclass(frozen=True)
 class ModelUnderTest:
     """A way to build models, their sizes, and whether to test faster.
 
     Attributes:
+        build: Builds a model from training settings, a seed and a dropout rate.
         max_length: The largest number of positions that the models accept, at least `SHORTEST`.
-        describe: JSON from which a new process rebuilds the model.
+        describe: JSON from which a new process rebuilds the model, as in `named`. Without it law 13 resumes in this
+            process and says so.
         dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
+        fast: Whether to use smaller batches and fewer draws.
 
     Raises:
         ValueError: A vocabulary or `max_length` is too small for the batches of the laws.
     """
 
     build: Build
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    max_length: int
+    source_vocabulary_size: int = SOURCE_VOCABULARY_SIZE
+    target_vocabulary_size: int = TARGET_VOCABULARY_SIZE
+    max_length: int = LONGEST
     describe: str | None = None
     dropout_is_fixed: bool = False
     fast: bool = False
@@ -135,14 +134,14 @@ class ModelUnderTest:
         """Build a model with its initial weights."""
         return self.build(training or Training(), seed, dropout)
 
-    def perturbed(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
+    def perturbed(self, *, training: Training | None = None, dropout: float = DROPOUT) -> Seq2SeqModel:
         """Build a model and perturb every weight, so that weights with initial values near 0 cannot hide faults.
 
         Matrices are halved first, so that the logits of a model without norms stay small enough for a tolerance of
         1e-5.
         """
-        model = self.model(training=training, seed=seed, dropout=dropout)
-        generator, weights = np.random.default_rng(seed), {}
+        model = self.model(training=training, dropout=dropout)
+        generator, weights = np.random.default_rng(0), {}
         for name, value in model.weights().items():
             noise = np.float32(0.1) * generator.standard_normal(value.shape, np.float32)
             weights[name] = value * np.float32(0.5 if value.ndim > 1 else 1) + noise
@@ -165,9 +164,13 @@ class ModelUnderTest:
         source, target = (generator.permutation(lengths) for _ in range(2))
         return self._of_lengths(generator, list(source), [length + (length == longest - 2) for length in target])
 
-    def probes(self, seed: int = 0) -> tuple[Probe, Probe]:
+    def probes(self) -> tuple[Probe, Probe]:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
-        return Probe.of(self.batch(seed)), Probe.of(self.realistic_batch(seed))
+        small, real = (
+            Probe(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
+            for batch in (self.batch(), self.realistic_batch())
+        )
+        return small, real
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
         sources = [_draw_tokens(generator, length, self.source_vocabulary_size) for length in source]
@@ -322,9 +325,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
 def threads() -> dict[str, str]:
     """Return environment variables that give a new process torch's number of threads, if torch is loaded."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
+    return {} if torch is None else thread_environment(torch.get_num_threads(), None)
 
 
 def _resume(describe: str, state: str, out: str) -> None:

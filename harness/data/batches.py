@@ -32,12 +32,8 @@ def training_batches(split: Split, training: Training, *, seed: int, epoch: int,
     The order is a function of (seed, epoch) alone. Epochs count from 0. A resumed run passes `skip`, the number of
     batches that it has already been trained on.
 
-    Raises:
-        ValueError: A number is out of range.
-
     Source: torchtext 0.6.0, `BucketIterator` and `pool`; fairseq, `batch_by_size`, for "tokens".
     """
-    _check(seed=(seed, 0), epoch=(epoch, 0), skip=(skip, 0))
     # NumPy guarantees the same raw 64-bit words in every version, but not the same shuffling.
     random = np.random.PCG64([seed, epoch])
     order = _shuffled(np.arange(len(split)), random)
@@ -69,7 +65,6 @@ def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Ba
 
     Source: torchtext 0.6.0, `TranslationDataset.sort_key` and `BucketIterator` with train=False.
     """
-    _check(batch_size=(batch_size, 1))
     keys = _interleaved(_lengths(split.source) - 2, _lengths(split.target) - 2)
     order = np.argsort(keys, kind="stable")
     for start in range(0, len(order), batch_size):
@@ -138,9 +133,3 @@ def _interleaved(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) ->
     for bit in range(16):
         interleaved |= ((first >> bit) & 1) << (2 * bit + 1) | ((second >> bit) & 1) << (2 * bit)
     return interleaved
-
-
-def _check(**numbers: tuple[int, int]) -> None:
-    for name, (value, minimum) in numbers.items():
-        if value < minimum:
-            raise ValueError(f"{name}={value!r}: expected a whole number of at least {minimum}")

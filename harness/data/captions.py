@@ -47,7 +47,6 @@ Style = Literal["rich", "brief"]
 Pattern = Literal["plain", "try", "passive", "place", "direction", "relative", "animal"]
 Item = TypeVar("Item")
 
-MOST_SENTENCES = 100_000
 SHORTEST, LONGEST = 5, 16  # words, the full stop not counted
 
 
@@ -327,17 +326,8 @@ def pairs(
     training split, so it is in a vocabulary with a minimum frequency of 2, also if it is tokenised or lower-cased.
 
     Raises:
-        ValueError: `seed` is negative, a size is not positive, the sum of the sizes exceeds `MOST_SENTENCES`, or the
-            training split is too small to contain the words of the others.
+        ValueError: The training split is too small to contain the words of the others.
     """
-    sizes = {"training": training, "validation": validation, "test": test}
-    for field, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{field}={value}: expected a whole number of at least 1")
-    if seed < 0:
-        raise ValueError(f"seed={seed}: expected a whole number of at least 0")
-    if sum(sizes.values()) > MOST_SENTENCES:
-        raise ValueError(f"{' + '.join(sizes)} = {sum(sizes.values())}: expected at most {MOST_SENTENCES}")
     fresh = distinct(Writer(seed))
     train = [next(fresh) for _ in range(training)]
     counts = [Counter(word for pair in train for word in pair[side].split()) for side in (0, 1)]

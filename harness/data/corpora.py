@@ -21,14 +21,10 @@ class Corpus:
     """A corpus as text.
 
     Attributes:
-        name: The name of the corpus.
-        direction: The languages, such as "de-en".
         splits: The source and the target lines of "train", "val" and "test", without surrounding white space.
         digests: The SHA-256 of the uncompressed content of each file, by file name.
     """
 
-    name: str
-    direction: str
     splits: dict[str, tuple[Lines, Lines]]
     digests: dict[str, str]
 
@@ -83,7 +79,7 @@ def _multi30k(data: DataSpec) -> Corpus:
         split: (text_files.sentences(texts[source], source), text_files.sentences(texts[target], target))
         for split, (source, target) in multi30k.names(data.direction, data.test_split).items()
     }
-    return Corpus("multi30k", data.direction, splits, {name: cache.digest(text) for name, text in texts.items()})
+    return Corpus(splits, {name: cache.digest(text) for name, text in texts.items()})
 
 
 def _check_only_test_set(data: DataSpec) -> None:
@@ -98,7 +94,7 @@ def _check_only_test_set(data: DataSpec) -> None:
 def _captions(data: DataSpec) -> Corpus:
     _check_only_test_set(data)
     if data.direction not in ("de-en", "en-de"):
-        raise ValueError(f"direction={data.direction!r}: expected with corpus='captions': de-en, en-de")
+        raise ValueError(f"direction={data.direction!r}: expected de-en, en-de with corpus='captions'")
     from harness.data import captions
 
     splits: dict[str, tuple[Lines, Lines]] = {}
@@ -108,7 +104,7 @@ def _captions(data: DataSpec) -> Corpus:
         splits[split] = (german, english) if data.direction == "de-en" else (english, german)
         for language, lines in (("de", german), ("en", english)):
             digests[f"{split}.{language}"] = cache.digest("".join(f"{line}\n" for line in lines).encode())
-    return Corpus("captions", data.direction, splits, digests)
+    return Corpus(splits, digests)
 
 
 # The user's own files -------------------------------------------------------------------------------------------------
@@ -148,4 +144,4 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
             pair = text_files.columns(contents[source], paths[source])
         text_files.check_pairs(pair, paths[source], paths.get(target, paths[source]))
         splits[split] = pair
-    return Corpus("files", data.direction, splits, digests)
+    return Corpus(splits, digests)

@@ -70,11 +70,6 @@ class Download:
         self._deadline = time.monotonic() + TOTAL_SECONDS
         self._session = _session()
 
-    @property
-    def possible(self) -> bool:
-        """Whether the requests library is installed."""
-        return self._session is not None
-
     def file(self, name: str, check: Callable[[bytes], bytes]) -> bytes | None:
         """Download a file from the first address that has it.
 
@@ -87,7 +82,7 @@ class Download:
         Returns:
             The final content; None if no address has it.
         """
-        addresses = list(self._addresses) if self.possible else []
+        addresses = list(self._addresses)
         for _ in range(2):
             cut_short = []
             for address in addresses:
@@ -171,12 +166,10 @@ def _plain(error: BaseException, url: str) -> BaseException:
 
 
 def _session() -> Any:
-    """Return a session that repeats requests to busy servers; None if requests is not installed."""
-    try:
-        import requests
-        from urllib3.util import Retry
-    except ImportError:
-        return None
+    """Return a session that repeats requests to busy servers."""
+    import requests
+    from urllib3.util import Retry
+
     retry = Retry(
         total=2,
         connect=1,

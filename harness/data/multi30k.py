@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import urllib.parse
 import zlib
@@ -52,7 +53,7 @@ def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
     Raises: ValueError for an unknown direction or test split.
     """
     if direction not in DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: expected with corpus='multi30k': {', '.join(DIRECTIONS)}")
+        raise ValueError(f"direction={direction!r}: expected {', '.join(DIRECTIONS)} with corpus='multi30k'")
     if test_split not in TEST_SPLITS:
         raise ValueError(f"test_split={test_split!r}: expected {', '.join(TEST_SPLITS)}")
     source, target = direction.split("-")
@@ -125,6 +126,8 @@ def _verified(name: str, content: bytes) -> bytes:
 
 def _download(names: Sequence[str]) -> dict[str, bytes]:
     """Download files into the cache and return them. Processes take turns, so that each file is downloaded once."""
+    if importlib.util.find_spec("requests") is None:
+        raise _unavailable(names[0], "needs requests to be downloaded: python -m pip install '.[data]'")
     urls = os.environ.get("BAKEOFF_MULTI30K_URLS", "").replace(",", " ").split()
     with cache.turn("multi30k"):
         contents = {name: _from_cache(name) for name in names}
@@ -144,16 +147,13 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
 def _downloaded(name: str, download: downloading.Download) -> bytes:
     text = download.file(f"{name}.gz", lambda packed: _verified(name, _unpacked(packed)))
     if text is None:
-        raise _unavailable(name, download)
+        servers = {urllib.parse.urlsplit(address).netloc: reason for address, reason in download.reasons.items()}
+        reasons = "; ".join(f"{host}: {reason}" for host, reason in servers.items())
+        raise _unavailable(name, f"could not be downloaded from {reasons}")
     return text
 
 
-def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
-    if not download.possible:
-        reason = "needs requests to be downloaded: python -m pip install '.[data]'"
-    else:
-        servers = {urllib.parse.urlsplit(address).netloc: reason for address, reason in download.reasons.items()}
-        reason = "could not be downloaded from " + "; ".join(f"{host}: {why}" for host, why in servers.items())
+def _unavailable(name: str, reason: str) -> DataUnavailable:
     where = "is not in MULTI30K_DIR and " if os.environ.get("MULTI30K_DIR") else ""
     return DataUnavailable(f"{name} {where}{reason}. Offline: {OFFLINE}")
 

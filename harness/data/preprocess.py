@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import itertools
 import zipfile
@@ -19,6 +18,7 @@ from harness.data.tokenizers import LIBRARIES
 from harness.data.vocabulary import Split
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
+from harness.processes import machine
 from impls.contract import UNK, Ids
 
 FORMAT = 4
@@ -55,13 +55,8 @@ def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
 def _versions(data: DataSpec) -> dict[str, str]:
     """Return the versions of the libraries that tokenise a corpus; "" for those that are not installed."""
     scoring = ("spacy", "sacremoses") if data.has_subwords else ("sacremoses",)
-    versions = {}
-    for library in sorted({*LIBRARIES[data.tokenizer], *scoring}):
-        try:
-            versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            versions[library] = ""
-    return versions
+    libraries = sorted({*LIBRARIES[data.tokenizer], *scoring})
+    return dict.fromkeys(libraries, "") | machine.versions(libraries)
 
 
 def check_libraries(data: DataSpec) -> None:

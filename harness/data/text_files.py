@@ -39,7 +39,7 @@ def read(name: str) -> bytes:
         return files.read_bytes(Path(name).expanduser(), LARGEST_TEXT_BYTES, links=True)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ValueError(f"{name}: cannot be read ({reason}); expected a text file, one sentence a line") from error
+        raise ValueError(f"{name}: cannot be read ({reason}); expected a text file, one sentence per line") from error
 
 
 def lines(content: bytes, name: str) -> list[str]:
@@ -68,7 +68,7 @@ def pieces(stream: BinaryIO, name: str) -> Iterator[list[str]]:
         is_empty = is_empty and not any(map(str.strip, piece))
         first, offset = first + len(piece), offset + len(content)
     if is_empty:
-        raise ValueError(f"{name}: empty; expected one sentence a line")
+        raise ValueError(f"{name}: empty; expected one sentence per line")
 
 
 def _piece(stream: BinaryIO, name: str, first: int) -> bytes:

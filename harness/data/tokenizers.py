@@ -10,12 +10,11 @@ import functools
 import importlib
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
-from harness.experiments import specs
 from impls.contract import SPECIAL_TOKENS, UNK
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -53,25 +52,19 @@ def tokenizer(
     """Return the tokenizer of a language. Its methods raise ValueError if a library is missing.
 
     Args:
-        name: The name of the tokenizer.
+        name: The name of the tokenizer, as in `DataSpec`.
         language: The language.
         case: "lower" to lower-case text, "kept" otherwise.
         model: The trained model, for tokenizers that have one.
         fallback: The language whose rules spaCy uses if it has none for `language`.
-
-    Raises: ValueError for an unknown name.
     """
-    kinds: dict[str, Callable[[], TextTokenizer]] = {
-        "spacy": lambda: SpacyTokenizer(language, case, fallback),
-        "moses": lambda: MosesTokenizer(language, case),
-        "moses-bpe": lambda: MosesBpeTokenizer(model, language, case),
-        "sentencepiece-bpe": lambda: SentencePieceTokenizer(model, case),
-        "sentencepiece-unigram": lambda: SentencePieceTokenizer(model, case),
-        "whitespace": lambda: WhitespaceTokenizer(case),
-    }
-    if name not in kinds:
-        raise ValueError(f"tokenizer={name!r}: expected {', '.join(get_args(specs.Tokenizer))}")
-    return kinds[name]()
+    if name == "spacy":
+        return SpacyTokenizer(language, case, fallback)
+    if name == "moses":
+        return MosesTokenizer(language, case)
+    if name == "moses-bpe":
+        return MosesBpeTokenizer(model, language, case)
+    return WhitespaceTokenizer(case) if name == "whitespace" else SentencePieceTokenizer(model, case)
 
 
 @dataclass

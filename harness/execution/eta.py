@@ -16,6 +16,7 @@ from harness.data.batches import updates_per_epoch
 from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
 from harness.experiments.specs import RunSpec
+from harness.processes.environment_variables import thread_environment
 from harness.processes.progress import Event
 from impls import weights
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
@@ -60,9 +61,8 @@ def core_rate() -> float:
 
     It is measured with one thread and in CPU time, so that other processes hardly change it.
     """
-    variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-c", _MEASURE_RATE]
-    process = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
+    command, environment = [sys.executable, "-c", _MEASURE_RATE], os.environ | thread_environment(1, None)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(process.stdout)
 
 

@@ -71,10 +71,6 @@ class RunSettings(ProcessSettings):
     retries: int = 1
     grace_seconds: float = GRACE_SECONDS
 
-    def new_record(self, spec: RunSpec, status: Status, reason: str) -> RunRecord:
-        """Return the record of a run that left none itself."""
-        return RunRecord(id=spec.id, spec=spec, status=status, reason=reason, command=self.command, note=self.note)
-
 
 @dataclass
 class Outcome:
@@ -186,7 +182,7 @@ class Launcher(ABC, Generic[Handle]):
         """Execute the runs and return their records.
 
         A failed run leaves a record with the reason, and the others continue. A run that another process holds is
-        passed over, and waited for at the end. After a signal every run writes its checkpoint and ends; Ctrl-C after
+        skipped, and waited for at the end. After a signal every run writes its checkpoint and ends; Ctrl-C after
         that kills them.
 
         Raises:
@@ -227,7 +223,7 @@ class Launcher(ABC, Generic[Handle]):
             else:
                 self._close_elsewhere(record)
         except locks.Locked as error:
-            self._pass_over(spec, str(error))
+            self._skip(spec, str(error))
         except locks.NoLocks:
             raise
         except (OSError, ValueError) as error:
@@ -238,11 +234,11 @@ class Launcher(ABC, Generic[Handle]):
         """Return the lock of a run as a context: the one that is held, or a new one."""
         return self._locks.pop(run, None) or locks.hold(self.results, run)
 
-    def _pass_over(self, spec: RunSpec, reason: str) -> None:
+    def _skip(self, spec: RunSpec, reason: str) -> None:
         """Leave a run to the process that holds it."""
         self._elsewhere.append(spec)
         self.forecast.put_back(spec.id)
-        self.display.line(f"{reason}; it is passed over and waited for at the end")
+        self.display.line(f"{reason}; it is skipped, and waited for at the end")
         self.display(Event(run=spec.id, stage="elsewhere"))
 
     def _finish(self, handle: Handle) -> None:
@@ -259,7 +255,7 @@ class Launcher(ABC, Generic[Handle]):
                 except NoRecord as error:
                     record = self._fail(spec, str(error))
         except locks.Locked as error:
-            self._pass_over(spec, str(error))
+            self._skip(spec, str(error))
             return
         except (OSError, ValueError) as error:
             record = self._fail(spec, f"its record cannot be stored: {error}")

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -117,8 +117,7 @@ class RayLauncher(Launcher[RayTask]):
             max_retries=RETRIES,
             retry_exceptions=False,
         )
-        remote_run = transfer.remote_run(spec, self.results, self.settings)
-        remote_run = replace(remote_run, checkpoint_folder=self.checkpoint_folder)
+        remote_run = transfer.remote_run(spec, self.results, self.settings, checkpoint_folder=self.checkpoint_folder)
         return RayTask(spec=spec, reference=task.remote(remote_run, self.corpora[spec.data], self._mailbox))
 
     def poll(self) -> list[RayTask]:
@@ -164,8 +163,8 @@ class RayLauncher(Launcher[RayTask]):
 
 def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Execute a run on the node that Ray calls this on."""
-    mailbox.put((remote_run.run, STARTED + socket.gethostname()))
-    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.run, line)))
+    mailbox.put((remote_run.spec.id, STARTED + socket.gethostname()))
+    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.spec.id, line)))
 
 
 def _mailbox(ray: Any) -> Any:

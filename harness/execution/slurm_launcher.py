@@ -6,7 +6,6 @@ RESULTS/.slurm/SUBMISSION/JOB/   submitit's files about a job: its pickled task,
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -19,8 +18,7 @@ from typing import Any, TextIO
 
 from harness.execution import local, transfer
 from harness.execution.launcher import Launcher, NoRecord, Outcome, RunHandle, RunSettings, library
-from harness.experiments.serialization import canonical_json, to_json
-from harness.experiments.specs import RunSpec, spec_from_json
+from harness.experiments.specs import RunSpec
 from harness.processes import json_process
 from harness.storage import files, logs, run_store
 from harness.storage.records import RunRecord
@@ -62,14 +60,13 @@ def execute(
 class SlurmTask:
     """What a job executes. submitit calls `checkpoint` when the job is preempted or out of time."""
 
-    spec: str
-    results: str
+    spec: RunSpec
+    results: Path
     settings: RunSettings
 
     def __call__(self) -> None:
         """Execute the run with the local launcher, on the machine that Slurm chose."""
-        spec = spec_from_json(json.loads(self.spec))
-        outcome = local.execute([spec], Path(self.results), jobs=1, stream=sys.stdout, settings=self.settings)
+        outcome = local.execute([self.spec], self.results, jobs=1, stream=sys.stdout, settings=self.settings)
         if outcome.signal is not None:
             # Without a result the job is not done, and Slurm may queue it again.
             raise SystemExit(128 + outcome.signal)
@@ -136,16 +133,13 @@ class SlurmLauncher(Launcher[SlurmRun]):
                 executor = self._submitit.AutoExecutor(folder=self._folder / "%j", cluster=self._cluster)
                 executor.update_parameters(name="bakeoff", **resources, **self._submitit_parameters)
                 with executor.batch():
-                    jobs = [executor.submit(self._task(run.spec)) for run in group]
+                    jobs = [executor.submit(SlurmTask(run.spec, self.results, self.settings)) for run in group]
             except (NameError, ValueError, RuntimeError, AssertionError, failed_job) as error:
                 raise ValueError(f"--engine slurm: {' '.join(str(error).split())}") from error
             for run, job in zip(group, jobs, strict=True):
                 run.job = job
             ids = ", ".join(job.job_id for job in jobs)
             self.display.line(f"{self._cluster.capitalize()}: {count(len(jobs), 'job')}, {ids}.")
-
-    def _task(self, spec: RunSpec) -> SlurmTask:
-        return SlurmTask(canonical_json(to_json(spec)), str(self.results), self.settings)
 
     def _show_output(self, run: SlurmRun) -> None:
         """Show the complete lines about a run that its job has printed since the last time."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import shutil
 import tempfile
@@ -22,8 +21,8 @@ from harness.data import portable_corpus
 from harness.data.portable_corpus import PackedCorpus
 from harness.execution import local
 from harness.execution.launcher import RunSettings
-from harness.experiments.serialization import canonical_json, to_json
-from harness.experiments.specs import RunSpec, spec_from_json
+from harness.experiments.serialization import canonical_json
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.storage import checkpoint_files, files, run_store
 from harness.storage.records import RunRecord, record_from_json
@@ -49,29 +48,33 @@ class RemoteRun:
     """A run that is sent to another machine.
 
     Attributes:
-        run: The id of the run.
-        spec: The run as JSON.
+        spec: The run.
         settings: How it is executed.
         commit: The commit of the code, as JSON; empty if it is unknown.
         checkpoint: The files of the checkpoint from which the run resumes.
         checkpoint_folder: A folder that all machines share, for the checkpoints of lost machines; empty for none.
     """
 
-    run: str
-    spec: str
+    spec: RunSpec
     settings: RunSettings
     commit: str = ""
     checkpoint: Contents = field(default_factory=dict)
     checkpoint_folder: str = ""
 
 
-def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun:
+def remote_run(spec: RunSpec, results: Path, settings: RunSettings, *, checkpoint_folder: str = "") -> RemoteRun:
     """Return a run to send, with its checkpoint if there is one."""
     folder = run_store.run_folder(results, spec.id)
     checkpoint = {path.name: path.read_bytes() for pattern in CHECKPOINTS for path in sorted(folder.glob(pattern))}
     commit = machine.commit()
     commit_json = "" if commit is None else canonical_json(commit)
-    return RemoteRun(spec.id, canonical_json(to_json(spec)), settings, commit_json, checkpoint)
+    return RemoteRun(
+        spec=spec,
+        settings=settings,
+        commit=commit_json,
+        checkpoint=checkpoint,
+        checkpoint_folder=checkpoint_folder,
+    )
 
 
 def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str], None]) -> Contents:
@@ -85,7 +88,7 @@ def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str],
         corpus: Its prepared corpus.
         say: Receives every line of its progress.
     """
-    spec = spec_from_json(json.loads(remote.spec))
+    spec = remote.spec
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
         results = Path(remote.checkpoint_folder or Path(name, "results"))
         folder = run_store.own_folder(results, spec.id)

@@ -111,8 +111,7 @@ def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
         ValueError: The base is no Transformer recipe, or a value does not fit it.
     """
     recipe = check_base(base.variant, base.recipe)
-    for setting in grid.settings:
-        base = override(base, setting)
+    base = override(base, grid.settings)
     specs = []
     own = {**vars(recipe), **vars(base.training)}
     for combination in itertools.product(*(dict.fromkeys([own[field], *grid.levels[field]]) for field in grid.levels)):

@@ -1,10 +1,10 @@
-"""Settings changed on the command line: `--set field=value`."""
+"""Settings of runs by their dotted names, and their changes on the command line: `--set recipe.dropout=0.3`."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,30 +13,39 @@ from harness.experiments.specs import RunSpec
 from harness.text import did_you_mean
 
 
-def override(spec: RunSpec, setting: str) -> RunSpec:
-    """Return `spec` with one setting changed, in the syntax of the command line: "recipe.dropout=0.3".
+def setting_names(settings: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every setting of a run, such as "recipe.dropout"."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from setting_names(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
 
-    The value is converted to the type of the field; "none" is None in an optional field.
+
+def override(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
+    """Return `spec` with settings changed together, in the syntax of the command line: "recipe.dropout=0.3".
+
+    Values are converted to the types of the settings; "none" is None in an optional one. The last value of a setting
+    wins.
 
     Raises:
-        ValueError: The field is unknown or the value is not accepted; the message suggests the closest field.
+        ValueError: A setting is unknown or its value is not accepted; the message suggests the closest name.
     """
-    return overridden(spec, [setting])
-
-
-def overridden(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
-    """Return `spec` with settings changed together; the last one of a field wins. Raises: as `override` does."""
+    names = list(setting_names(spec))
     changes: dict[str, Any] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
+        path = path.strip()
         if not equals:
             raise ValueError(f"--set {setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
-        *outer, name = path.strip().split(".")
-        value = _parsed(spec, [*outer, name], text.strip(), setting)
-        inner = changes
-        for part in outer:
-            inner = inner.setdefault(part, {})
-        inner[name] = value
+        if path not in names:
+            raise ValueError(f"--set {setting}: {_unknown(path, names)}")
+        *groups, name = path.split(".")
+        owner, inner = spec, changes
+        for group in groups:
+            owner, inner = getattr(owner, group), inner.setdefault(group, {})
+        inner[name] = _parsed(owner, name, text.strip(), setting)
     changed: RunSpec = _replaced(spec, changes)
     return changed
 
@@ -50,26 +59,26 @@ def _replaced(settings: Any, changes: dict[str, Any]) -> Any:
     return replace(settings, **values)
 
 
-def _parsed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any:
-    """Return the value of the field at `path`, converted to its type. Raises: as `override` does."""
-    name, *rest = path
-    fields = [field.name for field in dataclasses.fields(settings)]
-    if name not in fields:
-        hint = did_you_mean(name, fields) or f"; the fields are {', '.join(fields)}"
-        raise ValueError(f"--set {setting}: unknown field {name!r}{hint}")
-    inner = getattr(settings, name)
-    if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
-        if not rest:
-            example = f"{name}.{dataclasses.fields(inner)[0].name}"
-            raise ValueError(f"--set {setting}: {name!r} has fields of its own; name one, such as {example}")
-        return _parsed(inner, rest, text, setting)
+def _parsed(owner: Any, name: str, text: str, setting: str) -> Any:
+    """Return the value of a field of a dataclass, converted to its type. Raises: as `override` does."""
     # The type without its bounds, which the constructor checks with a better message.
-    kind = typing.get_type_hints(type(settings))[name]
+    kind = typing.get_type_hints(type(owner))[name]
     if any(map(dataclasses.is_dataclass, typing.get_args(kind))):
         raise ValueError(f"--set {setting}: {name!r} is none in this run and cannot be set")
-    if rest:
-        raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
     try:
         return text if typing.get_origin(kind) is typing.Literal else parse(kind, text)
     except ValueError as error:
         raise ValueError(f"--set {setting}: {text!r} does not fit: {error}") from None
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    """Return a message that there is no such setting, with a suggestion: the field may be in another group."""
+    inner = [path for path in names if path.startswith(f"{name}.")]
+    if inner:
+        return f"{name!r} has settings of its own; name one, such as {inner[0]}"
+    leaf, leaves = name.rpartition(".")[2], [path.rpartition(".")[2] for path in names]
+    if leaf in leaves:
+        hint = f"; did you mean {names[leaves.index(leaf)]!r}?"
+    else:
+        hint = did_you_mean(name, names) or did_you_mean(leaf, leaves) or "; `settings` lists all of them"
+    return f"there is no setting {name!r}{hint}"

@@ -120,11 +120,10 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
         threads=threads,
         seed=seed,
     )
-    if budget == "source":
-        little = LITTLE_TEXT.get(variant, ()) if data.corpus == "captions" else ()
-        for setting in (*AS_SOURCE.get(variant, ()), *little):
-            run = override(run, setting)
-    return run
+    if budget != "source":
+        return run
+    little = LITTLE_TEXT.get(variant, ()) if data.corpus == "captions" else ()
+    return override(run, [*AS_SOURCE.get(variant, ()), *little])
 
 
 def has(variant: str, framework: str) -> bool:

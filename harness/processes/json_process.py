@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.2
 LAST_LINES = 3
 LAST_BYTES = 8_000
-MESSAGE_LETTERS = 2_000
+MESSAGE_CHARACTERS = 2_000
 """The longest error message that is passed on."""
 
 _END = ""
@@ -226,7 +226,7 @@ def _answer(commands: Mapping[str, Callable[..., Any]], request: dict[str, Any])
     try:
         return {"value": commands[request["command"]](**request["arguments"])}
     except Exception as error:
-        message = " ".join(str(error).split())[:MESSAGE_LETTERS]
+        message = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
         if isinstance(error, ValueError):
             return {"refused": message}
         traceback.print_exc()

@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -180,9 +181,9 @@ def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the installed packages that can change a result."""
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of those packages that are installed, by default of all that can change a result."""
+    return {name: version for name in packages if (version := _version(name)) is not None}
 
 
 @functools.cache
@@ -198,23 +199,19 @@ def commit() -> dict[str, Any] | None:
 
     Outside a checkout this is the value of BAKEOFF_COMMIT, which code that was sent from one has; otherwise None.
     """
-    if not (REPOSITORY / ".git").exists():
-        return _sent_commit()
     digest, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
-    return None if not digest or changes is None else {"digest": digest, "dirty": bool(changes)}
-
-
-def git(*arguments: str) -> str | None:
-    """Return the output of git in the repository of this code; None outside a checkout or if git fails."""
-    return _output("git", "-C", str(REPOSITORY), *arguments) if (REPOSITORY / ".git").exists() else None
-
-
-def _sent_commit() -> dict[str, Any] | None:
+    if digest and changes is not None:
+        return {"digest": digest, "dirty": bool(changes)}
     try:
         sent = json.loads(os.environ.get(COMMIT, ""))
         return {"digest": str(sent["digest"]), "dirty": bool(sent["dirty"])}
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def git(*arguments: str) -> str | None:
+    """Return the output of git in the repository of this code; None outside a checkout or if git fails."""
+    return _output("git", "-C", str(REPOSITORY), *arguments) if (REPOSITORY / ".git").exists() else None
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -19,8 +19,9 @@ from harness.processes.environment_variables import worker_environment
 from harness.processes.json_process import kill_group, start_module
 from harness.processes.progress import Event, from_line
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord, Status
 
-LINE_LETTERS = 100_000
+LINE_CHARACTERS = 100_000
 """The longest line that is read as an event."""
 
 READER_SECONDS = 5.0
@@ -51,12 +52,13 @@ class ProcessSettings:
     report_loss: bool = False
 
     def payload(self, spec: RunSpec) -> str:
-        """Return the line of JSON from which a process reads its run.
-
-        It has these settings, the `spec`, and `follow`, which asks the process to end when its standard input does.
-        """
+        """Return the line of JSON from which a process reads its run: these settings and the `spec`."""
         settings = {field.name: getattr(self, field.name) for field in fields(ProcessSettings)}
-        return canonical_json({**settings, "spec": to_json(spec), "follow": True}) + "\n"
+        return canonical_json({**settings, "spec": to_json(spec)}) + "\n"
+
+    def new_record(self, spec: RunSpec, status: Status, reason: str) -> RunRecord:
+        """Return the record of a run that left none itself."""
+        return RunRecord(id=spec.id, spec=spec, status=status, reason=reason, command=self.command, note=self.note)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Worker:
     def _read(self) -> None:
         """Report the events of the process."""
         assert self._process.stdout is not None
-        for line in iter(lambda: self._process.stdout.readline(LINE_LETTERS), ""):  # type: ignore[union-attr]
+        for line in iter(lambda: self._process.stdout.readline(LINE_CHARACTERS), ""):  # type: ignore[union-attr]
             event = from_line(line)
             if event is not None and event.run == self.run:
                 self._report(event)

@@ -6,7 +6,6 @@ import math
 import operator
 import platform
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 from harness.data.batches import updates_per_epoch
@@ -49,16 +48,10 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
 
 def _machine(measurement: Measurement) -> doc.Machine:
     facts, commit = machine.machine(measurement.plan.base.spec.device), machine.commit() or {}
-    versions = machine.versions()
-    for name in BASELINE_PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return doc.Machine(
         **{"gpu": None, **facts},
         python=platform.python_version(),
-        versions=versions,
+        versions=machine.versions((*machine.PACKAGES, *BASELINE_PACKAGES)),
         commit=commit.get("digest"),
         dirty=commit.get("dirty"),
         load_before=measurement.load_before,

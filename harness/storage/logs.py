@@ -10,9 +10,9 @@ from harness.storage import files
 LOG_BYTES = 8_000_000
 KEPT_BYTES = 1_000_000
 LINES = 3
-LINE_LETTERS = 200
+LINE_CHARACTERS = 200
 CUT = " …"
-"""The end of a line that was cut to `LINE_LETTERS` characters."""
+"""The end of a line that was cut to `LINE_CHARACTERS` characters."""
 _TAIL_BYTES = 20_000
 
 
@@ -47,7 +47,7 @@ def cut(path: Path) -> bool:
 def last_lines(path: Path, *, since: int = 0) -> list[str]:
     """Return the last `LINES` lines after the first `since` bytes, of those that have a letter or digit.
 
-    Control characters are removed, and lines are cut to `LINE_LETTERS` characters.
+    Control characters are removed, and lines are cut to `LINE_CHARACTERS` characters.
     """
     try:
         with files.reading(path) as file:
@@ -62,4 +62,4 @@ def last_lines(path: Path, *, since: int = 0) -> list[str]:
 
 def _printable(line: str) -> str:
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in line).split())
-    return line if len(line) <= LINE_LETTERS else f"{line[:LINE_LETTERS]}{CUT}"
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}{CUT}"

@@ -94,8 +94,8 @@ class TrainingState:
                 entries.append({"until_update": earlier["until_update"], **changed})
         return entries
 
-    def move(self, environment: dict[str, Any], *, resumed_anyway: bool) -> None:
-        """Continue in this environment."""
+    def continue_in(self, environment: dict[str, Any], *, resumed_anyway: bool) -> None:
+        """Continue in an environment, and keep the one before in `earlier` if it differs."""
         if self.environment and self.environment != environment:
             forced = {"resumed_anyway": True} if resumed_anyway else {}
             self.earlier.append({"until_update": self.updates, "environment": self.environment, **forced})
@@ -168,7 +168,7 @@ def load(
         if changes and not resume_anyway:
             raise ValueError(f"a checkpoint was written with {', '.join(changes)}")
         model.set_training_state(_part(arrays, "state/"))
-        state.move(new.environment, resumed_anyway=bool(changes))
+        state.continue_in(new.environment, resumed_anyway=bool(changes))
         return state
 
     limit = _most_bytes(model) if checkpoint_files.exists(results, spec.id) else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.specs import DataSpec, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences
 from harness.storage import checkpoint_files, locks, run_store
 from harness.storage.records import RunRecord
@@ -33,16 +34,15 @@ def reusable_records(
     records = [record for record in stored if record is not None]
     for record in records:
         _remove_checkpoints(results, record.id)
-    digests: dict[DataSpec, dict[str, str]] = {}
+    digests_of = functools.cache(text_digests)
     for record in records:
-        data = record.spec.data
-        if data.corpus != "files":
+        if record.spec.data.corpus != "files":
             continue
         try:
-            digests[data] = digests.get(data) or text_digests(data)
+            digests = digests_of(record.spec.data)
         except ValueError as error:
             raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
-        _check_text(results, record, digests[data])
+        _check_text(results, record, digests)
     return records
 
 

@@ -14,13 +14,8 @@ def learning_rate(training: Training, update: int) -> float:
     constant       peak_rate * min(1, update / warmup), without a warm-up peak_rate
     inverse_sqrt   peak_rate * min(update / warmup, sqrt(warmup / update)): it peaks at update = warmup
 
-    Raises:
-        ValueError: `update` is below 1.
-
     Source: Vaswani et al. 2017, section 5.3, equation 3, whose peak is width ** -0.5 * warmup ** -0.5.
     """
-    if update < 1:
-        raise ValueError(f"update={update!r}: expected a whole number of at least 1")
     warmup = training.warmup_updates
     rising = update / warmup if warmup else 1.0
     if training.schedule == "inverse_sqrt":

@@ -220,12 +220,12 @@ class _Run:
         if restored is not None:
             self.earlier_seconds = restored.total_seconds
             self._use(restored)
-            self._remark(f"goes on after update {restored.updates} of {self.loop.updates}")
+            self._remark(f"continues after update {restored.updates} of {self.loop.updates}")
             for epoch in restored.curve:
                 self.progress.report("preparing", now=True, finished_epoch=epoch)
         elif complaints:
             self.state.checkpoint_fallbacks = [*complaints, "started anew"]
-            self._remark("starts anew, because none of its checkpoints can be used")
+            self._remark("starts from the beginning, because none of its checkpoints can be used")
 
     def _remark(self, remark: str) -> None:
         self.progress.report("preparing", remark=remark)
@@ -271,7 +271,7 @@ class _Run:
             digest = trained.fingerprints.get("trained_weights")
             return trained, run_store.load_weights(self.results, trained.id, digest)
         except ValueError as error:
-            self._remark(f"is trained anew: {error}")
+            self._remark(f"is trained again: {error}")
             return None
 
     def measure_again(self, trained: RunRecord, weights: Arrays) -> RunRecord:

@@ -32,19 +32,15 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
     - "safetensors": the weights under their canonical names and the recipe, for `impls.build`
 
     Args:
-        record: The record of the run, which may come from an untrusted source.
+        record: The record of a completed run, which may come from an untrusted source.
         results: The folder of results.
         kind: The form, one of those above.
         folder: A folder that does not exist or is empty.
 
     Raises:
-        OSError, ValueError: The kind is unknown, the run has no weights, the library is not installed or cannot
+        OSError, ValueError: The run has no weights, the library is not installed or cannot
             express the recipe, or the folder cannot be written.
     """
-    if kind not in model_card.LIBRARIES:
-        raise ValueError(f"kind={kind!r}: expected one of {', '.join(model_card.LIBRARIES)}")
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be exported")
     if kind in registry.EXPORTS:
         registry.exporter(kind)
         if record.spec.recipe is None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.execution import local
 from harness.experiments import suites
-from harness.experiments.overrides import overridden
+from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.training import train
@@ -23,7 +23,7 @@ def captions(variant: str) -> RunSpec:
     small = replace(SUITES["standard"], width=128)
     spec = suites.spec(small, variant, budget="controlled", seed=0, data=DataSpec(corpus="captions"))
     settings = GRU if variant == "bahdanau_gru" else TRANSFORMER
-    return overridden(spec, (*settings, "training.epochs=8", "training.batch_size=64"))
+    return override(spec, (*settings, "training.epochs=8", "training.batch_size=64"))
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from places import ROOT
 
 from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
+from harness.execution import rate_tuning
+from harness.experiments.specs import RunSpec
 from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -378,12 +380,18 @@ def test_results_page_repeats_the_strong_recipe() -> None:
     assert f"from {losses[-2]:.3f} to {losses[-1]:.3f} in the last epoch" in section
 
 
+def possible_runs(plan: ablate.AblationPlan) -> list[RunSpec]:
+    """Return every run that an ablation can include, whichever rates the pilots choose."""
+    rates = {pilot.training.peak_rate for pilots in plan.pilots.values() for pilot in pilots}
+    return [*plan.independent_runs, *(rate_tuning.at_rate(spec, rate) for spec in plan.specs for rate in rates)]
+
+
 @pytest.mark.usefixtures("multi30k_folder")
 def test_published_commands_plan_their_runs() -> None:
     plans = {
         "run": lambda arguments: [run._spec(arguments)],
         "bench": lambda arguments: bench._plan(arguments)[1],
-        "ablate": lambda arguments: ablate._plan(arguments).candidates(),
+        "ablate": lambda arguments: possible_runs(ablate._plan(arguments)),
     }
     for words, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=words_of):
         ids = {spec.id for spec in plans[words[0]](parser().parse_args(words))}

@@ -9,7 +9,7 @@ import pytest
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
 
 import impls
-from harness.experiments.overrides import overridden, override
+from harness.experiments.overrides import override
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import RunSpec, spec_from_json
 from impls import registry
@@ -42,7 +42,7 @@ def test_cuda_graphs_external_builder_raises() -> None:
 
 def test_cuda_graphs_unknown_value_suggests_nearest() -> None:
     with pytest.raises(ValueError, match="cuda_graphs='onn': expected 'off' or 'on'; did you mean 'on'"):
-        override(run(device="cuda"), "cuda_graphs=onn")
+        override(run(device="cuda"), ["cuda_graphs=onn"])
 
 
 @pytest.mark.parametrize(("variant", "reason"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")])
@@ -63,4 +63,4 @@ def test_cuda_graphs_change_run_id_only_if_on() -> None:
 
 def test_cuda_graphs_settings_in_any_order() -> None:
     for settings in (["cuda_graphs=on", "device=cuda"], ["device=cuda", " cuda_graphs = on"]):
-        assert overridden(run(), settings) == run(device="cuda", cuda_graphs="on")
+        assert override(run(), settings) == run(device="cuda", cuda_graphs="on")

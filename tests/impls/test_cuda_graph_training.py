@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, batch_of
 
-from harness.conformance.law_runner import check_subject
+from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import ModelUnderTest, with_dropout
 from impls.contract import EOS, Arrays, Batch, Training
 from impls.pytorch import cuda_graph_training
@@ -69,7 +69,7 @@ def test_graph_model_obeys_every_law() -> None:
         recipe = with_dropout(graphs.recipe(), dropout)
         return graphs.model(GraphModel, recipe, replace(settings, batch_size=graphs.ROWS), seed=seed)
 
-    laws = check_subject(
+    laws = check(
         ModelUnderTest(build, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, max_length=graphs.LONGEST, fast=True)
     )
     assert not [str(law) for law in laws if not law.passed]

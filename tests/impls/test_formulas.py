@@ -43,12 +43,6 @@ def test_schedule_reaches_and_never_exceeds_peak(name: str) -> None:
     assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
 
 
-@pytest.mark.parametrize("update", [0, -1])
-def test_learning_rate_update_below_1_raises(update: int) -> None:
-    with pytest.raises(ValueError, match=rf"update={update}: expected a whole number of at least 1"):
-        learning_rate(Training(), update)
-
-
 def test_sinusoids_interleave_sine_and_cosine() -> None:
     angles = [[position / 10_000 ** (2 * pair / 6) for pair in range(3)] for position in range(7)]
     expected = [[wave(angle) for angle in row for wave in (math.sin, math.cos)] for row in angles]

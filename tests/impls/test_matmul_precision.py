@@ -20,7 +20,7 @@ from harness.conformance import evaluation_laws, training_laws
 from harness.conformance.assertions import assert_same_bits
 from harness.conformance.models_under_test import ModelUnderTest
 from harness.data.dataset import prepare
-from harness.experiments.overrides import overridden
+from harness.experiments.overrides import override
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import spec_from_json
 from harness.processes import machine
@@ -258,7 +258,7 @@ def test_unsupported_run_raises(changes: dict[str, Any], named: str) -> None:
 
 
 def test_settings_in_any_order() -> None:
-    run = overridden(replace(RUN, precision="bfloat16"), ["matmul_precision=medium", "precision=float32"])
+    run = override(replace(RUN, precision="bfloat16"), ["matmul_precision=medium", "precision=float32"])
     assert (run.matmul_precision, run.precision) == ("medium", "float32")
 
 

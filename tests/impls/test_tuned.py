@@ -9,7 +9,7 @@ import pytest
 
 from harness.data.dataset import prepare
 from harness.experiments import suites
-from harness.experiments.overrides import overridden
+from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.training import train
 from impls import registry
@@ -51,7 +51,7 @@ def test_tuned_learns_captions(tmp_path: Path, cache: Path) -> None:
     small = ("recipe.width=16", "recipe.layers=1", "recipe.heads=2", "recipe.ffn_width=16", "data.merges=200")
     small += ("training.averaged_epochs=2", "training.epochs=3", "training.batch_size=64", "data.training_pairs=300")
     small += ("training.warmup_updates=5", "training.peak_rate=0.01", "decoding.max_tokens=8", "threads=1")
-    record = train.run(replace(overridden(run, small), device="cpu"), tmp_path)
+    record = train.run(replace(override(run, small), device="cpu"), tmp_path)
     assert record.status == "completed"
     assert record.chosen_epochs == (2, 3)
     assert record.sizes["source_words"] == record.sizes["target_words"]

@@ -14,7 +14,8 @@ from torch import nn
 import impls
 from examples.lstm_attention import LstmAttention, build
 from harness.cli.main import main
-from harness.conformance.law_runner import for_variant
+from harness.conformance.law_runner import check
+from harness.conformance.models_under_test import named
 from harness.storage import run_store
 from impls.contract import EOS, PAD, SOS, Seq2SeqModel
 
@@ -85,25 +86,25 @@ SHORT = batch_of([[5, 6], [7]], [[8], [4]])
 
 
 def test_example_obeys_every_law() -> None:
-    results = list(for_variant("examples.lstm_attention:build", fast=True))
+    results = list(check(named("examples.lstm_attention:build", fast=True)))
     assert [result.number for result in results] == list(range(1, 15))
     assert not [str(result) for result in results if not result.passed]
 
 
 def test_hugging_face_example_obeys_every_law() -> None:
     pytest.importorskip("transformers")
-    results = list(for_variant("examples.hugging_face_marian:build", fast=True))
+    results = list(check(named("examples.hugging_face_marian:build", fast=True)))
     assert [result.number for result in results] == list(range(1, 15))
     assert not [str(result) for result in results if not result.passed]
 
 
 def test_module_without_step_obeys_the_laws_of_decoding() -> None:
-    results = list(for_variant("test_wrapped_module:without_step", laws={1, 6, 7, 8}, fast=True))
+    results = list(check(named("test_wrapped_module:without_step", fast=True), {1, 6, 7, 8}))
     assert not [str(result) for result in results if not result.passed]
 
 
 def test_module_without_attention_obeys_every_law() -> None:
-    results = list(for_variant("test_wrapped_module:without_attention", fast=True))
+    results = list(check(named("test_wrapped_module:without_attention", fast=True)))
     assert not [str(result) for result in results if not result.passed]
 
 
@@ -115,7 +116,7 @@ def test_module_without_attention_obeys_every_law() -> None:
     ],
 )
 def test_laws_explain_what_a_module_has_to_return(builder: str, law: int, reason: str) -> None:
-    (result,) = for_variant(f"test_wrapped_module:{builder}", laws={law}, fast=True)
+    (result,) = check(named(f"test_wrapped_module:{builder}", fast=True), {law})
     assert not result.passed
     assert reason in result.detail
 

@@ -169,7 +169,7 @@ def test_runs_of_a_killed_runner_interrupt_themselves_and_resume(runs: FaultyRun
     with runs.runner() as process:
         output = process.communicate(timeout=PATIENCE_SECONDS)[0]
     assert process.returncode == 0
-    assert output.count("goes on after update") == 2
+    assert output.count("continues after update") == 2
 
 
 def test_runs_of_a_killed_runner_end_within_an_update(runs: FaultyRuns) -> None:

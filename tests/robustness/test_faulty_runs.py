@@ -105,7 +105,7 @@ def test_run_killed_once_resumes_and_equals_an_undisturbed_run(runs: FaultyRuns)
     record = runs.record_of("killed_once")
     assert record.status == "completed"
     assert record.environment[LOST_PROCESSES] == [KILLED]
-    assert "goes on after update 7 of 21" in runs.output
+    assert "continues after update 7 of 21" in runs.output
     (undisturbed,) = runs.execute(faulty("sound")).records
     assert record.scores == undisturbed.scores
     assert record.fingerprints == undisturbed.fingerprints
@@ -137,7 +137,7 @@ def test_run_timing_out_fails_and_resumes_when_repeated(runs: FaultyRuns) -> Non
     assert runs.starts() == {"slow-0": 1}
     (record,) = runs.execute(slow).records
     assert record.status == "completed"
-    assert "goes on after update" in runs.output
+    assert "continues after update" in runs.output
 
 
 # The conditions of a run ----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_settings_of_every_variant_have_help_and_can_be_set(variant: str) -> Non
     assert all(row.help and row.accepted for row in rows)
     for row in rows:
         value = "none" if row.value is None else row.value
-        assert override(spec(variant), f"{row.name}={value}") == spec(variant)
+        assert override(spec(variant), [f"{row.name}={value}"]) == spec(variant)
 
 
 def test_settings_help_names_only_existing_settings() -> None:

@@ -32,7 +32,9 @@ from update_faults import UPDATES
 import impls
 from harness.conformance import evaluation_laws, law_runner, models_under_test, training_laws
 from harness.conformance.assertions import LawViolated
-from harness.conformance.law_runner import LawResult, check, check_subject, for_variant
+from harness.conformance.law_runner import LawResult, check
+from harness.conformance.models_under_test import ModelUnderTest, named
+from harness.processes.environment_variables import thread_environment
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 
@@ -66,7 +68,7 @@ def results(
     under_test = replace(subject(recipe), fast=fast)
     if fault is not None:
         under_test = replace(under_test, build=planted(under_test.build, fault))
-    return list(check_subject(under_test, numbers))
+    return list(check(under_test, numbers))
 
 
 def failures(law_results: list[LawResult]) -> list[str]:
@@ -99,29 +101,29 @@ def test_recipe_obeys_every_law_on_realistic_batches(name: str) -> None:
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), ["learned_positions"]))
 def test_variant_obeys_every_law_on_realistic_batches(variant: str) -> None:
-    assert not failures(list(for_variant(variant)))
+    assert not failures(list(check(named(variant))))
 
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), set(registry.names()) - COVERED))
 def test_variant_obeys_every_law_on_small_batches(variant: str) -> None:
-    assert not failures(list(for_variant(variant, fast=True)))
+    assert not failures(list(check(named(variant, fast=True))))
 
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), ["bahdanau_gru", "torch_reference"]))
 def test_variant_resumes_in_a_new_process(variant: str) -> None:
-    assert list(for_variant(variant, laws={13})) == [LawResult(13, "resumption", True, "")]
+    assert list(check(named(variant), laws={13})) == [LawResult(13, "resumption", True, "")]
 
 
 @pytest.mark.parametrize("name", ["EXTERNAL_RECIPE", "external_builder", "builder_without_dropout"])
 def test_external_variant_with_dropout_is_tested_for_it(name: str) -> None:
-    law_results = list(for_variant(f"test_laws:{name}", laws={1, 14}, fast=True))
+    law_results = list(check(named(f"test_laws:{name}", fast=True), laws={1, 14}))
     assert [result.passed for result in law_results] == [True, True]
     dropout_tested = "not tested" not in law_results[-1].detail
     assert dropout_tested is (name != "builder_without_dropout")
 
 
 def test_external_variant_with_fixed_dropout_fails_law_1_with_advice() -> None:
-    (result,) = for_variant("test_laws:builder_with_fixed_dropout", laws={1})
+    (result,) = check(named("test_laws:builder_with_fixed_dropout"), laws={1})
     assert not result.passed
     assert "give its builder a keyword argument dropout=None" in result.detail
 
@@ -177,7 +179,7 @@ def test_law_that_raises_fails_with_first_line_of_error() -> None:
     def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
         raise RuntimeError("no such device\nand more")
 
-    result = list(check(build, laws={2, 9}))
+    result = list(check(ModelUnderTest(build), laws={2, 9}))
     assert result == [
         LawResult(2, "determinism", False, "RuntimeError: no such device"),
         LawResult(9, "standstill", False, "RuntimeError: no such device"),
@@ -191,12 +193,16 @@ def test_law_that_raises_fails_with_first_line_of_error() -> None:
         ({"max_length": 8}, "max_length=8: the laws need models of at least 9"),
         ({"source_vocabulary_size": 6}, "source_vocabulary_size=6: the laws need models of at least 7"),
         ({"target_vocabulary_size": 6}, "target_vocabulary_size=6: the laws need models of at least 7"),
-        ({"laws": {3, 15}}, r"laws=\[15\]: expected numbers from 1 to 14"),
     ],
 )
-def test_check_size_or_law_that_is_impossible_raises(sizes: Any, message: str) -> None:
+def test_model_under_test_size_that_is_impossible_raises(sizes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(check(subject(BASE).build, **sizes))
+        replace(subject(BASE), **sizes)
+
+
+def test_check_law_that_does_not_exist_raises() -> None:
+    with pytest.raises(ValueError, match=r"laws=\[15\]: expected numbers from 1 to 14"):
+        list(check(subject(BASE), laws={3, 15}))
 
 
 def test_smallest_model_obeys_every_law() -> None:
@@ -206,10 +212,7 @@ def test_smallest_model_obeys_every_law() -> None:
         recipe = replace(BASE, max_length=length, dropout=dropout)
         return impls.build(recipe, words, words, training=training, seed=seed)
 
-    results_of_laws = check(
-        build, source_vocabulary_size=words, target_vocabulary_size=words, max_length=length, fast=True
-    )
-    assert not failures(list(results_of_laws))
+    assert not failures(list(check(ModelUnderTest(build, words, words, length, fast=True))))
 
 
 def test_law_3_names_the_position_that_has_no_influence() -> None:
@@ -231,13 +234,13 @@ def test_law_result_str_is_one_line() -> None:
 
 def test_variant_of_wrong_type_raises() -> None:
     with pytest.raises(ValueError, match="'test_laws:NOT_A_VARIANT' is of type int; an external variant is a recipe"):
-        for_variant("test_laws:NOT_A_VARIANT")
+        named("test_laws:NOT_A_VARIANT")
 
 
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
     import torch
 
-    assert models_under_test.threads() == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert models_under_test.threads() == thread_environment(1, None)
     assert torch.get_num_threads() == 1
     describe = '{"variant": "no_such_variant"}'
     with pytest.raises(RuntimeError, match="there is no variant 'no_such_variant'"):

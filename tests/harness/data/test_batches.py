@@ -344,9 +344,3 @@ def test_evaluation_batches_match_torchtexts() -> None:
     split = random_split(700)
     expected = [sorted(rows) for rows in torchtext_batches(split, 128, train=False)]
     assert [sorted(rows.tolist()) for _, rows in batches.evaluation_batches(split, 128)] == expected
-
-
-@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("epoch", -1), ("skip", -1)])
-def test_training_batches_with_numbers_out_of_range_are_refused(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        epoch_of(random_split(9), RANDOM, **{name: value})

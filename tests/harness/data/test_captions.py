@@ -87,20 +87,9 @@ def test_german_sentences_have_one_translation_even_in_lower_case() -> None:
     assert repeated > 50
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"training": 0}, "training=0: expected a whole number of at least 1"),
-        ({"validation": -1}, "validation=-1: expected a whole number of at least 1"),
-        ({"test": 0}, "test=0: expected a whole number of at least 1"),
-        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
-        ({"training": 99_500}, r"training \+ validation \+ test = 100500: expected at most 100000"),
-        ({"training": 4, "validation": 1, "test": 1}, "training=4: too small to contain every word"),
-    ],
-)
-def test_pairs_with_bad_sizes_are_refused(sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        pairs(**sizes)
+def test_pairs_with_too_small_a_training_split_are_refused() -> None:
+    with pytest.raises(ValueError, match="training=4: too small to contain every word"):
+        pairs(training=4, validation=1, test=1)
 
 
 # Grammar

@@ -47,7 +47,7 @@ def test_load_captions_in_both_directions_are_the_same_pairs() -> None:
 
 
 def test_load_captions_in_french_are_refused() -> None:
-    with pytest.raises(ValueError, match="direction='en-fr': expected with corpus='captions': de-en, en-de"):
+    with pytest.raises(ValueError, match="direction='en-fr': expected de-en, en-de with corpus='captions'"):
         corpora.load(DataSpec(corpus="captions", direction="en-fr"))
 
 
@@ -125,7 +125,7 @@ def test_load_multi30k_damaged_file_in_the_cache_is_downloaded_again(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"direction": "de-fr"}, "direction='de-fr': expected with corpus='multi30k': de-en, en-de, en-fr, fr-en"),
+        ({"direction": "de-fr"}, "direction='de-fr': expected de-en, en-de, en-fr, fr-en with corpus='multi30k'"),
         ({"test_split": "test_2018"}, "test_split='test_2018': expected test_2016_flickr, test_2017_flickr"),
     ],
 )

@@ -161,7 +161,7 @@ def test_key_depends_on_everything_that_determines_the_ids(tmp_path: Path, monke
     assert key(replace(merged, minimum_frequency=9, vocabulary_size=900, seed=1)) == key(merged)
     assert key(replace(WORDS, seed=1)) != key(WORDS)
     assert key(small(tmp_path, test="a\tb\n")) != keys["files"]
-    monkeypatch.setattr(preprocess.importlib.metadata, "version", lambda library: "0.0.1")
+    monkeypatch.setattr(preprocess.machine, "versions", lambda libraries: dict.fromkeys(libraries, "0.0.1"))
     assert key(multi30k) != keys["none"]
 
 
@@ -176,12 +176,11 @@ def test_prepare_with_a_copied_cache_needs_no_library(tmp_path: Path, monkeypatc
     data = small(tmp_path)
     installed = {"sacremoses": "0.1"}
 
-    def version(library: str) -> str:
-        if library not in installed:
-            raise preprocess.importlib.metadata.PackageNotFoundError(library)
-        return installed[library]
-
-    monkeypatch.setattr(preprocess.importlib.metadata, "version", version)
+    monkeypatch.setattr(
+        preprocess.machine,
+        "versions",
+        lambda libraries: {name: installed[name] for name in libraries if name in installed},
+    )
     once = prepare(data)
     prepare(replace(data, minimum_frequency=1))
     process, missing = tokenizer_process._request, ValueError("sacremoses is not installed")

@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
         b"a\nb\n",
         f"{SOURCE}, line 2: the source",
     ),
-    "empty split": (b"", b"a\n", f"{SOURCE}: empty; expected one sentence a line"),
+    "empty split": (b"", b"a\n", f"{SOURCE}: empty; expected one sentence per line"),
     "nothing but a mark": (BOM, b"a\n", f"{SOURCE}: empty"),
     "nothing but ends of lines": (b"\r\n\r\n", b"a\n\n", f"{SOURCE}: empty"),
     "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; expected source, one tab, target"),

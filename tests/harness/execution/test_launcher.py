@@ -155,7 +155,7 @@ def test_run_of_another_process_is_waited_for(
     other = threading.Thread(target=other_process)
     other.start()
     locked.wait()
-    stream = ReactingStream(lambda text: "is passed over and waited for at the end" in text, release.set)
+    stream = ReactingStream(lambda text: "is skipped, and waited for at the end" in text, release.set)
     launcher = kind(specs=RUNS[:2], results=tmp_path, stream=stream, settings=SETTINGS)
     outcome = launcher.execute()
     other.join()

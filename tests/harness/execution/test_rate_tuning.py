@@ -145,9 +145,6 @@ def test_every_recipe_is_tuned_and_finished_runs_are_not_repeated(
         key = rate_tuning.cell_key(record.spec)
         own_pilots = [run for run in records["pilot"] if rate_tuning.cell_key(run.spec) == key]
         assert record.spec.training.peak_rate == choose(own_pilots).rate != Training().peak_rate
-    candidates = plan_of(LINE).candidates()
-    assert set(executed) <= {spec.id for spec in candidates}
-    assert len(candidates) == 6 + 2 + 2 * 2
     page = Path("reports/local/ablation/index.md")
     before = page.read_bytes()
     removed = [records["pilot"][0].id, records["tuned"][-1].id, records["controlled"][1].id]

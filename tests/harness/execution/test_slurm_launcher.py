@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import signal
@@ -132,7 +131,7 @@ def test_preempted_job_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     submit = submitit.AutoExecutor.submit
 
     def note_and_submit(self: Any, task: slurm_launcher.SlurmTask) -> Any:
-        return jobs.setdefault(json.loads(task.spec)["variant"], submit(self, task))
+        return jobs.setdefault(task.spec.variant, submit(self, task))
 
     def preempt() -> None:
         controller = jobs[slow.variant].job_id
@@ -145,7 +144,7 @@ def test_preempted_job_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     parameters = {"cluster": "local", "partition": "any"}
     outcome = slurm_launcher.execute(specs, results, parameters=parameters, stream=stream, settings=SETTINGS)
     assert stream.has_reacted
-    assert f"{slow.id}: goes on after update" in stream.getvalue()
+    assert f"{slow.id}: continues after update" in stream.getvalue()
     records = {record.id: record for record in outcome.records}
     expected = local_records(specs, tmp_path / "local")
     broken = specs[3].id

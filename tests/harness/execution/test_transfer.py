@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ Delivery = tuple[RunSpec, Contents, list[str]]
 
 def execute(run: RunSpec, results: Path, say: Callable[[str], None], checkpoint_folder: str = "") -> Contents:
     """Execute a run in this process as a node does, from the checkpoint in `results`, if any."""
-    remote = replace(transfer.remote_run(run, results, SETTINGS), checkpoint_folder=checkpoint_folder)
+    remote = transfer.remote_run(run, results, SETTINGS, checkpoint_folder=checkpoint_folder)
     return transfer.execute_remote(remote, portable_corpus.pack(run.data, prepare(run.data).key), say)
 
 

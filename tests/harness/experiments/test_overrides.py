@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from small_runs import TINY, spec
 
-from harness.experiments.overrides import overridden, override
+from harness.experiments.overrides import override
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from harness.experiments.overrides import overridden, override
     ],
 )
 def test_override_changes_one_field(setting: str, path: str, value: Any) -> None:
-    changed: Any = override(spec("learned_positions", TINY), setting)
+    changed: Any = override(spec("learned_positions", TINY), [setting])
     for name in path.split("."):
         changed = getattr(changed, name)
     assert changed == value
@@ -35,17 +35,17 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("recipe.dropot=0.3", "unknown field 'dropot'; did you mean 'dropout'?"),
-        ("recpie.dropout=0.3", "did you mean 'recipe'?"),
+        ("recipe.dropot=0.3", "there is no setting 'recipe.dropot'; did you mean 'recipe.dropout'?"),
+        ("recpie.dropout=0.3", "did you mean 'recipe.dropout'?"),
         ("recipe.dropout", "expected FIELD=VALUE"),
-        ("recipe=3", "has fields of its own"),
+        ("recipe=3", "has settings of its own; name one, such as recipe."),
         ("recipe.dropout=much", "'much' does not fit: expected a number"),
         ("recipe.width=1.5", "'1.5' does not fit: expected an integer"),
         ("recipe.dropout=2", "dropout=2.0: expected"),
         ("recipe.dropout=nan", "dropout=nan: 'nan' does not fit: expected a finite number"),
         ("recipe.activation=gleu", "activation='gleu': expected 'relu'"),
         ("data.tokenizer=spicy", "did you mean 'spacy'?"),
-        ("seed.x=3", "'seed' has no field 'x'"),
+        ("seed.x=3", "there is no setting 'seed.x'; did you mean 'seed'?"),
         ("training.averaged_epochs=9", "averaged_epochs=9: expected"),
         ("recipe.max_length=50", "data.max_length=100: expected at most recipe.max_length=50"),
         ("decoding.max_tokens=100", "decoding.max_tokens=100: expected less than recipe.max_length=100"),
@@ -53,7 +53,7 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
 )
 def test_override_misfit_is_refused(setting: str, words: str) -> None:
     with pytest.raises(ValueError, match="=") as caught:
-        override(spec("learned_positions", TINY), setting)
+        override(spec("learned_positions", TINY), [setting])
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -62,12 +62,12 @@ def test_settings_that_fit_only_together_are_changed_together() -> None:
     run = spec("learned_positions", TINY)
     changes = ["recipe.width=30", "recipe.heads=10", "data.max_length=40", "decoding.max_tokens=30"]
     for settings in ([*changes, "recipe.max_length=40"], ["recipe.max_length=40", *reversed(changes)]):
-        changed: Any = overridden(run, settings)
+        changed: Any = override(run, settings)
         assert (changed.recipe.width, changed.recipe.heads, changed.recipe.max_length) == (30, 10, 40)
         assert (changed.data.max_length, changed.decoding.max_tokens) == (40, 30)
 
 
 def test_last_setting_of_a_field_wins() -> None:
     run = spec("learned_positions", TINY)
-    changed: Any = overridden(run, ["framework=keras", "recipe.dropout=0.3", "framework=torch", "recipe.dropout=0.2"])
-    assert changed == override(run, "recipe.dropout=0.2")
+    changed: Any = override(run, ["framework=keras", "recipe.dropout=0.3", "framework=torch", "recipe.dropout=0.2"])
+    assert changed == override(run, ["recipe.dropout=0.2"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from small_runs import TINY, spec
 
-from harness.experiments.overrides import overridden
+from harness.experiments.overrides import override
 from harness.experiments.run_names import run_names
 
 
@@ -30,7 +30,7 @@ def test_run_names_leave_out_settings_that_follow_from_the_budget() -> None:
 def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
     base = spec("learned_positions", TINY)
     settings = (["recipe.norm=rms"], ["recipe.norm=none", "recipe.activation=silu"], ["recipe.activation=gelu"])
-    runs = [base, replace(base, seed=1), *(overridden(base, changes) for changes in settings)]
+    runs = [base, replace(base, seed=1), *(override(base, changes) for changes in settings)]
     assert run_names(runs) == [
         "learned_positions s0",
         "learned_positions s1",

@@ -26,7 +26,7 @@ def test_payload_line_holds_its_settings(settings: dict[str, Any], expected: dic
     line = ProcessSettings(command="a command", note="a note", **settings).payload(spec())
     value = json.loads(line)
     assert (line[-1], value.pop("spec")["variant"]) == ("\n", "counting_model:build")
-    assert value == {"command": "a command", "note": "a note", "follow": True, **expected}
+    assert value == {"command": "a command", "note": "a note", **expected}
 
 
 @pytest.mark.parametrize("words", ["run paper", "bench", "ablate --field norm"])

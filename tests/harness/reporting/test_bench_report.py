@@ -16,7 +16,7 @@ from record_factory import broken, narrow, record, runs
 
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
-from harness.cli.report_options import without_disturbed_rates
+from harness.cli.report_writing import without_disturbed_rates
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text

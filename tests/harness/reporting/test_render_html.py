@@ -131,7 +131,7 @@ def test_report_leaves_the_corpus_out_with_the_option_and_for_published_records(
     results, _ = stored
     published = tmp_path / "published"
     shutil.copytree(results, published)
-    monkeypatch.setattr("harness.cli.report_options.test_sets", lambda records: pages_factory.texts(30 * bool(records)))
+    monkeypatch.setattr("harness.cli.report_writing.test_sets", lambda records: pages_factory.texts(30 * bool(records)))
     calls = {"default": [results], "option": [results, "--without-corpus-text"], "published": [published]}
     has_text = {}
     for name, (folder, *options) in calls.items():

@@ -28,7 +28,7 @@ def test_last_lines_are_printable_short_and_have_letters(tmp_path: Path) -> None
     path.write_bytes(b"early\nzero\n--- \none\n\n\x1b[2J two\xff\n" + b"x" * 300 + b"\n***\n")
     *others, longest = logs.last_lines(path)
     assert others == ["one", "[2J two\N{REPLACEMENT CHARACTER}"]
-    assert longest == f"{'x' * logs.LINE_LETTERS} …"
+    assert longest == f"{'x' * logs.LINE_CHARACTERS} …"
     assert logs.last_lines(path, since=len("early\nzero\n--- \none\n")) == [others[1], longest]
     assert logs.last_lines(path, since=10**6)[-1] == longest, "a log that was cut meanwhile"
     assert logs.last_lines(tmp_path / "missing") == []

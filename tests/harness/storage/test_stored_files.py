@@ -8,7 +8,7 @@ from pathlib import Path
 import pages_factory
 import pytest
 
-from harness.cli import report_options
+from harness.cli import report_writing
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -35,7 +35,7 @@ def test_report_reads_translations_and_counts_of_each_run_once(
     records: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = {name: count_reads(monkeypatch, name) for name in ("load_hypotheses", "load_sentences")}
-    report_options.write(records, tmp_path, tmp_path / "page", failures=[], corpus_text=False)
+    report_writing.write(records, tmp_path, tmp_path / "page", failures=[], corpus_text=False)
     for ids in reads.values():
         assert sorted(ids) == sorted(record.id for record in records)
 

@@ -35,7 +35,7 @@ def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(
     signaller = Signaller()
     resumed = train.run(run, tmp_path, progress=signaller)
     assert any(remark.startswith(f"a checkpoint cannot be used: {newest.name}: ") for remark in signaller.remarks)
-    assert f"goes on after update 10 of {UPDATES}" in signaller.remarks
+    assert f"continues after update 10 of {UPDATES}" in signaller.remarks
     (fallback,) = resumed.environment["checkpoint_fallbacks"]
     assert fallback.startswith(f"{newest.name}: ")
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
@@ -173,7 +173,7 @@ def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
         path.write_bytes(b"half")
     signaller = Signaller()
     resumed = train.run(run, tmp_path, progress=signaller)
-    assert "starts anew, because none of its checkpoints can be used" in signaller.remarks
+    assert "starts from the beginning, because none of its checkpoints can be used" in signaller.remarks
     assert resumed.environment["resumed_after_updates"] == []
     assert len(resumed.environment["checkpoint_fallbacks"]) == 3
     assert resumed.environment["checkpoint_fallbacks"][-1] == "started anew"

@@ -13,7 +13,7 @@ from small_runs import spec
 
 from harness.analysis.selection import Run, Side
 from harness.audit.rules import check
-from harness.cli import compare, report_options, sweep
+from harness.cli import compare, report_writing, sweep
 from harness.cli.main import main
 from harness.data import tokenizer_process
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
@@ -64,13 +64,13 @@ def test_reusable_records_with_changed_files_are_refused(
     with pytest.raises(ValueError, match=words):
         train.run(record.spec, results)
     with pytest.raises(ValueError, match=words):
-        sweep.finished([record.spec], results)
+        reuse.reusable_records(results, [record.spec])
     path.rename(tmp_path / "moved")
     with pytest.raises(ValueError, match=f"^run {record.id} exists, but not the text .*: {path}: cannot be read"):
-        sweep.finished([record.spec], results)
+        reuse.reusable_records(results, [record.spec])
     (tmp_path / "moved").rename(path)
     shutil.rmtree(results / record.id)
-    assert sweep.finished([record.spec], results) == []
+    assert reuse.reusable_records(results, [record.spec]) == []
     assert train.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
 
 
@@ -112,7 +112,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
     outcomes = check(results).outcomes
     skipped = {outcome.rule.code for outcome in outcomes if any(message in reason for reason in outcome.skips)}
     assert len(skipped) >= 3
-    assert report_options.test_sets([record]) == {}
+    assert report_writing.test_sets([record]) == {}
     assert message in capsys.readouterr().out
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
 
@@ -120,7 +120,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
 def test_text_of_a_run_is_read_if_unchanged(completed: tuple[Path, RunRecord], capsys: Any) -> None:
     results, record = completed
     assert main(["score", "--results", str(results)]) == 0
-    assert list(report_options.test_sets([record])) == [record.spec.data]
+    assert list(report_writing.test_sets([record])) == [record.spec.data]
     assert not check(results).failed
 
 

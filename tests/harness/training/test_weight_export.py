@@ -153,11 +153,6 @@ def test_export_with_another_vocabulary_than_in_training_is_refused(side: str, t
         weight_export.export(changed, tmp_path, "safetensors", tmp_path / "exported")
 
 
-def test_export_unknown_kind_raises(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="kind='onnx': expected one of ctranslate2, huggingface, safetensors"):
-        weight_export.export(stored(tmp_path), tmp_path, "onnx", tmp_path / "exported")
-
-
 def test_export_of_subwords_has_the_models_of_the_tokenizers(tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     data = replace(DATA, tokenizer="sentencepiece-bpe", vocabulary_size=300)
@@ -247,14 +242,12 @@ def test_export_into_a_used_place_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_export_without_weights_completion_or_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_weights_or_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = stored(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ValueError, match=r"'ctranslate2' is not installed: python -m pip install"):
             weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
-    with pytest.raises(ValueError, match="its status is diverged; only completed runs can be exported"):
-        weight_export.export(replace(record, status="diverged"), tmp_path, "safetensors", tmp_path / "exported")
     (tmp_path / record.id / "weights.safetensors").unlink()
     with pytest.raises(ValueError, match="does not have its weights; published runs have none"):
         weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
