@@ -22,7 +22,6 @@ from harness.data.tokenizers import (
     train_sentencepiece,
 )
 from harness.experiments import specs
-from harness.processes.json_process import JsonProcess
 from impls.contract import SPECIAL_TOKENS
 
 SENTENCES = (
@@ -278,20 +277,6 @@ def test_tokenizer_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="the tokenizer process failed: its process ended with code 1"):
         cut("whitespace", "en", "a")
-
-
-def test_tokenizer_process_ends_when_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-
-    def interrupt(process: JsonProcess) -> str:
-        started.append(process._process)
-        assert process._process.poll() is None
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(JsonProcess, "_next_line", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        cut("whitespace", "en", "a")
-    assert started[0].wait(timeout=5) != 0
 
 
 def test_tokenizer_process_ignores_what_libraries_print(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
