@@ -16,16 +16,7 @@ from typing import Any
 
 import filelock
 import pytest
-from fault_server import (
-    DIGESTS,
-    WANTED,
-    Server,
-    assert_downloaded,
-    install,
-    slow,
-    stall,
-    whole,
-)
+from fault_server import DIGESTS, WANTED, Server, assert_downloaded, install, slow, stall, whole
 
 from harness.cli.main import main
 from harness.data import cache, corpora
