@@ -133,6 +133,13 @@ def server() -> Iterator[Server]:
         yield started
 
 
+@pytest.fixture
+def good_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """Return a web server without faults, which Multi30k is downloaded from."""
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    return server
+
+
 @pytest.fixture(scope="session")
 def multi30k_folder() -> Path:
     """Return the folder of Multi30k's files that MULTI30K_DIR names; skip where there is none."""

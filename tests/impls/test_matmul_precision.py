@@ -20,9 +20,6 @@ from harness.conformance import evaluation_laws, training_laws
 from harness.conformance.assertions import assert_same_bits
 from harness.conformance.models_under_test import ModelUnderTest
 from harness.data.dataset import prepare
-from harness.experiments.overrides import override
-from harness.experiments.serialization import to_json
-from harness.experiments.specs import spec_from_json
 from harness.processes import machine
 from harness.speed.matmul_peak import Products
 from harness.training import load, run_progress, train
@@ -206,14 +203,6 @@ def test_setting_is_restored_after_an_error() -> None:
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
-def test_matmul_precision_changes_run_id_only_if_lowered() -> None:
-    lowered = replace(RUN, matmul_precision="medium")
-    assert lowered.id != RUN.id
-    assert spec_from_json(to_json(lowered)) == lowered
-    older = {name: value for name, value in to_json(RUN).items() if name != "matmul_precision"}
-    assert spec_from_json(older) == RUN
-
-
 @lowers
 def test_interrupted_medium_run_resumes_to_the_same_bits(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,11 +244,6 @@ def test_stored_medium_run_translates_in_full_precision(cache: Path, tmp_path: P
 def test_unsupported_run_raises(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=f"matmul_precision='medium' with {named}: it needs framework='torch'"):
         replace(RUN, matmul_precision="medium", **changes)
-
-
-def test_settings_in_any_order() -> None:
-    run = override(replace(RUN, precision="bfloat16"), ["matmul_precision=medium", "precision=float32"])
-    assert (run.matmul_precision, run.precision) == ("medium", "float32")
 
 
 @exact

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import (
-    BASE,
-    GRU,
-    MAX_LENGTH,
-    REFERENCE,
-    SOURCE_VOCABULARY_SIZE,
-    all_recipes,
-    batch_of,
-    target_vocabulary_size,
-)
+from parity_cases import gradients
+from small_models import BASE, GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, batch_of, target_vocabulary_size
 from torch import nn
 
 import impls
 from harness.conformance.models_under_test import with_dropout
 from impls.contract import PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
-from impls.pytorch import torch_adapter, torch_packing
+from impls.pytorch import torch_adapter
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.cuda_graph_training import GraphModel
 from impls.pytorch.dropout import Dropout, DropoutSource
@@ -88,19 +79,13 @@ def padded_gradients(model: TorchModel, batch: Batch) -> Arrays:
     }
 
 
-def packed_gradients(model: TorchModel, batch: Batch) -> Arrays:
-    model.train_step(batch, 0.0)
-    state = model.training_state()
-    return {name: state[f"first_moment/{name}"] / (1 - UNCLIPPED.beta1) for name in model.weights()}
-
-
 def differences(model: TorchModel, batch: Batch) -> tuple[float, float]:
     """Return the differences of packed and padded nats and gradients, relative to the largest values."""
     plain = padded_nats(model, batch)
     nats = float(np.abs(model.token_nats(batch) - plain).max() / np.abs(plain).max())
     expected = padded_gradients(model, batch)
     largest = max(float(np.abs(gradient).max()) for gradient in expected.values())
-    actual = packed_gradients(model, batch)
+    actual = gradients(model, batch, UNCLIPPED)
     return nats, max(float(np.abs(actual[name] - gradient).max()) for name, gradient in expected.items()) / largest
 
 
@@ -122,8 +107,8 @@ def test_packed_losses_and_gradients_equal_padded(name: str) -> None:
 def test_rows_of_padding_do_not_affect_packed_gradients(recipe: Recipe) -> None:
     bare = random_batch(30)
     wider = Batch(*(np.pad(ids, ((0, 1), (0, 0)), constant_values=PAD) for ids in vars(bare).values()))
-    expected = packed_gradients(model(recipe), bare)
-    for name, gradient in packed_gradients(model(recipe), wider).items():
+    expected = gradients(model(recipe), bare, UNCLIPPED)
+    for name, gradient in gradients(model(recipe), wider, UNCLIPPED).items():
         np.testing.assert_allclose(gradient, expected[name], atol=CLOSE, err_msg=name)
 
 
@@ -138,10 +123,10 @@ def test_update_on_only_padding_changes_no_weight(kind: Any) -> None:
 
 @pytest.mark.parametrize("recipe", [BASE, REFERENCE], ids=["transformer", "torch_reference"])
 def test_group_size_changes_only_rounding(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = packed_gradients(model(recipe), random_batch())
+    expected = gradients(model(recipe), random_batch(), UNCLIPPED)
     for rows in (1, 7, 500):
         monkeypatch.setattr(torch_adapter, "GROUP_ROWS", rows)
-        for name, gradient in packed_gradients(model(recipe), random_batch()).items():
+        for name, gradient in gradients(model(recipe), random_batch(), UNCLIPPED).items():
             np.testing.assert_allclose(gradient, expected[name], atol=CLOSE, err_msg=name)
 
 
@@ -203,66 +188,6 @@ def test_packed_tokens_and_positions_equal_batch() -> None:
     assert np.array_equal(np.sort(by_position.indices), np.sort(packing.indices))
     assert by_position.sizes == (batch.target_in != PAD).sum(axis=0).tolist()
     assert np.array_equal(by_position.tokens, batch.target_in.reshape(-1)[by_position.indices])
-
-
-# Planted faults -------------------------------------------------------------------------------------------------------
-
-
-def _groups_changed(name: str, field: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
-    return lambda packing: replace(
-        packing,
-        **{name: [group._replace(**{field: change(getattr(group, field))}) for group in getattr(packing, name)]},
-    )
-
-
-def _shifted_positions(packing: Any) -> Any:
-    target = packing.target
-    return replace(packing, target=replace(target, positions=(target.positions + 1) % MAX_LENGTH))
-
-
-FAULTS: dict[str, Callable[[Any], Any]] = {
-    "positions shifted by one": _shifted_positions,
-    "indices shifted": lambda packing: replace(packing, indices=np.roll(packing.indices, 1)),
-    "sentences in another order": lambda packing: replace(
-        packing, source=replace(packing.source, tokens=packing.source.tokens.flip(0))
-    ),
-    **{
-        f"{name}: wrong {field}": _groups_changed(name, field, lambda value: value.roll(1))
-        for name in ("source_groups", "target_groups", "cross_groups")
-        for field in ("query", "key", "value", "output", "from_queries", "from_keys")
-    },
-    "padding of the source visible": _groups_changed("source_groups", "visible", torch.ones_like),
-    "padding of the source visible to the target": _groups_changed("cross_groups", "visible", torch.ones_like),
-    "later words visible": _groups_changed("target_groups", "visible", torch.ones_like),
-    "padding queries": _groups_changed("target_groups", "real", torch.ones_like),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_packing_wrong_index_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = torch_packing.pack
-    monkeypatch.setattr(torch_adapter, "pack", lambda *batch, **settings: FAULTS[fault](right(*batch, **settings)))
-    assert max(differences(model(BASE), random_batch())) > 1e-3
-
-
-@pytest.mark.parametrize("fault", ["tokens", "lengths"])
-def test_gru_packing_wrong_layout_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(batch: Batch, **settings: Any) -> Any:
-        packing = pack_by_position(batch, **settings)
-        return replace(packing, **{fault: getattr(packing, fault).roll(1)})
-
-    monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
-    assert min(differences(model(GRU), random_batch())) > 1e-3
-
-
-def test_gru_packing_wrong_sizes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(batch: Batch, **settings: Any) -> Any:
-        packing = pack_by_position(batch, **settings)
-        return replace(packing, sizes=[*packing.sizes[:-2], sum(packing.sizes[-2:])])
-
-    monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
-    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        differences(model(GRU), random_batch())
 
 
 # Dropout --------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy_reference
 import pytest
+from parity_cases import gradients
 from small_models import BASE, GRU, PLAIN, REFERENCE, all_recipes, build, subject
 
 from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
@@ -42,22 +43,6 @@ def test_logits_equal_numpy_reference(name: str) -> None:
     assert difference(model, model.weights(), subject(RECIPES[name]).batch()) < 1e-5
 
 
-@pytest.mark.parametrize("recipe", [BASE, REFERENCE, GRU, replace(BASE, ffn="gated", norm="rms", tying="output")])
-def test_relative_error_of_a_thousandth_in_one_weight_fails(recipe: Recipe) -> None:
-    model, batch = perturbed(recipe), subject(recipe).batch()
-    if recipe is GRU:  # larger weights, or the encoder hardly affects the logits
-        model.set_weights({name: 3 * value for name, value in model.weights().items()})
-    weights, gradients, unnoticed = model.weights(), gradient(model, batch, Training()), []
-    for name, value in weights.items():
-        if name.endswith(".key.bias"):
-            continue  # the same for every key, so the softmax cancels it
-        wrong = value.copy()
-        wrong[np.unravel_index(np.abs(gradients[name]).argmax(), value.shape)] += 1e-3
-        if difference(model, {**weights, name: wrong}, batch) < 1e-5:
-            unnoticed.append(name)
-    assert not unnoticed
-
-
 @pytest.mark.parametrize(
     "recipe",
     [REFERENCE, PLAIN, replace(BASE, ffn="conv1d"), replace(BASE, norm="handmade", norm_epsilon=1e-5)],
@@ -83,12 +68,6 @@ def mean_objective(
             logits = numpy_reference.logits(recipe, weights, source, fed)
         total += numpy_reference.objective(logits, target, training.label_smoothing)
     return total / batch.tokens
-
-
-def gradient(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
-    model.train_step(batch, 0.0)
-    state = model.training_state()
-    return {name: state[f"first_moment/{name}"] / np.float32(1 - training.beta1) for name in model.weights()}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +101,7 @@ def test_gradients_equal_finite_differences_of_reference(recipe: Recipe, trainin
             values.append(mean_objective(recipe, {**weights, name: moved}, batch, training, teacher_forced))
         return (values[0] - values[1]) / (2 * step)
 
-    for name, actual in gradient(model, batch, training).items():
+    for name, actual in gradients(model, batch, training).items():
         largest = np.unravel_index(np.abs(actual).argmax(), actual.shape)
         tolerance = 1e-3 * float(np.abs(actual).max()) + 1e-7
         for index in (largest, tuple(generator.integers(0, actual.shape))):

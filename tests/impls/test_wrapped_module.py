@@ -85,26 +85,23 @@ BATCH = batch_of([[5, 6], [7]], [[8, 9], [4]])
 SHORT = batch_of([[5, 6], [7]], [[8], [4]])
 
 
-def test_example_obeys_every_law() -> None:
-    results = list(check(named("examples.lstm_attention:build", fast=True)))
-    assert [result.number for result in results] == list(range(1, 15))
-    assert not [str(result) for result in results if not result.passed]
-
-
-def test_hugging_face_example_obeys_every_law() -> None:
-    pytest.importorskip("transformers")
-    results = list(check(named("examples.hugging_face_marian:build", fast=True)))
+@pytest.mark.parametrize(
+    ("builder", "library"),
+    [
+        ("examples.lstm_attention:build", "torch"),
+        ("examples.hugging_face_marian:build", "transformers"),
+        ("test_wrapped_module:without_attention", "torch"),
+    ],
+)
+def test_module_obeys_every_law(builder: str, library: str) -> None:
+    pytest.importorskip(library)
+    results = list(check(named(builder, fast=True)))
     assert [result.number for result in results] == list(range(1, 15))
     assert not [str(result) for result in results if not result.passed]
 
 
 def test_module_without_step_obeys_the_laws_of_decoding() -> None:
     results = list(check(named("test_wrapped_module:without_step", fast=True), {1, 6, 7, 8}))
-    assert not [str(result) for result in results if not result.passed]
-
-
-def test_module_without_attention_obeys_every_law() -> None:
-    results = list(check(named("test_wrapped_module:without_attention", fast=True)))
     assert not [str(result) for result in results if not result.passed]
 
 
@@ -136,15 +133,6 @@ def test_module_without_attention_trains_without_attention_maps(
     capsys.readouterr()
     assert main([*translate, "--attention", str(tmp_path / "heads.png")]) == 2
     assert "the model has no attention" in capsys.readouterr().err
-
-
-def test_wrapped_module_trains_from_the_command_line(tmp_path: Path, processes: None, one_process: None) -> None:
-    data = ["--corpus", "captions", "--tokenizer", "whitespace", "--suite", "quick"]
-    command = ["run", "examples.lstm_attention:build", *data, "--epochs", "1", "--updates", "20", "--threads", "1"]
-    assert main([*command, "--results", str(tmp_path)]) == 0
-    (record,) = run_store.records(tmp_path)
-    assert record.status == "completed"
-    assert record.curve[-1].validation_perplexity < record.sizes["target_words"]
 
 
 def test_wrap_same_seed_gives_same_weights() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_files import RECORD, SPEC, STORED, arrays
+from stored_files import RECORD, SPEC, STORED
 
 from harness.storage import run_store
 
@@ -79,11 +79,3 @@ def test_record_without_its_seal_is_reported_and_skipped(tmp_path: Path) -> None
     complaints: list[str] = []
     assert run_store.records(tmp_path, complain=complaints.append) == []
     assert complaints == [f"{path}: it has no seal: expected a file as it was written"]
-
-
-def test_load_weights_other_digest_is_refused(tmp_path: Path) -> None:
-    digest = run_store.save_weights(tmp_path, "run", arrays(1))
-    run_store.save_weights(tmp_path, "run", arrays(2))
-    run_store.load_weights(tmp_path, "run")
-    with pytest.raises(ValueError, match="damaged .its SHA-256 is not"):
-        run_store.load_weights(tmp_path, "run", digest)

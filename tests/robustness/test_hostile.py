@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile_files import CANARY, CASES, PICKLE, SECRET, write_valid
+from hostile_files import CANARY, CASES, PICKLE, SECRET
 from places import ROOT
 from small_runs import spec
 
@@ -40,15 +40,6 @@ SAMPLE = (
     "a header beyond all",
     "weights that link outside",
 )
-
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("valid")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(folder / "cache"))
-        write_valid(folder)
-    return folder
 
 
 def limited() -> None:

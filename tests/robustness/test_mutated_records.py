@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import speed_factory
-from hostile_files import PAPER, RUN, write_valid
+from hostile_files import PAPER, RUN
 
 from harness.cli.main import main
 from harness.experiments.serialization import to_json
@@ -40,16 +40,6 @@ VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1, 7, 2**31, 2**63, 10**15, 0.5, -0.0, 1e-300, 1e300, "", "x", "nan", "\u202e\x1b[2J\n",
     "a" * 5_000, [], [1], [None], ["a", {}], {}, {"a": 1}, {"": []}, {"1": "a" * 64},
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("valid")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(folder / "cache"))
-        patch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
-        write_valid(folder)
-        yield folder
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -86,6 +76,11 @@ def mutated(record: dict[str, Any], chance: random.Random) -> tuple[dict[str, An
 
 
 Mutation = Callable[[dict[str, Any]], tuple[dict[str, Any], Any]]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
 
 
 @pytest.fixture

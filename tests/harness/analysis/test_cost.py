@@ -34,10 +34,7 @@ def cost(*records: RunRecord) -> Any:
 
 
 def test_table_cost_of_two_rows_returns_interpolated_epochs_to_the_easier_median() -> None:
-    costs = cost(
-        run("learned_positions", [10, 6, 4], [5, 20, 30]),
-        run("conv_ffn", [12, 8, 5], [2, 10, 25]),
-    )
+    costs = cost(run("learned_positions", [10, 6, 4], [5, 20, 30]), run("conv_ffn", [12, 8, 5], [2, 10, 25]))
     assert costs.targets == {"validation_perplexity": 5.0, "validation_bleu": 25.0}
     assert costs.rows["learned_positions"].epochs == pytest.approx(
         {"validation_perplexity": 2.5, "validation_bleu": 2.5}

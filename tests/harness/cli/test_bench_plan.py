@@ -211,14 +211,6 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
     assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith("/c")
 
 
-def test_plan_uses_published_runs_by_default() -> None:
-    single = [record("learned_positions", 0).spec]
-    runs = seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder"))
-    assert "the published runs in " in runs.source
-    assert runs.estimate.noise.degrees >= 2
-    assert runs.records
-
-
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
     sentences = stored_sentences(tmp_path)

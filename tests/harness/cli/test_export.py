@@ -23,17 +23,3 @@ def test_export_writes_the_folder_and_says_where(
     assert capsys.readouterr().out == f"{record.id}: exported to a/b; its README.md has code that loads it\n"
     assert Path("a/b/README.md").is_file()
     refused(line, "bakeoff: a/b: expected a folder that does not exist or is empty\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--to", "onnx", "--output", "x"], "'onnx' is not one of ctranslate2, huggingface, safetensors"),
-        (["--to", "safetensors"], "--output"),
-        (["--output", "x"], "--to"),
-    ],
-)
-def test_export_refuses_bad_input(trained: Trained, words: list[str], message: str, refused: Refused) -> None:
-    results, record = trained
-    refused(["export", "--results", str(results), "--run", record.id, *words], message)
-    assert not Path("x").exists()

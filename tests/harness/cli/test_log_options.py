@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Refused
-from log_readers import (
-    ListTracker,
-    artifact,
-    epoch_and_test_points,
-    expected_points,
-    mlflow_runs,
-    tensorboard_points,
-)
+from log_readers import ListTracker, artifact, epoch_and_test_points, expected_points, mlflow_runs, tensorboard_points
 
 from harness.cli import log_options
 from harness.cli.main import main

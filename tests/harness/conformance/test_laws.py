@@ -42,7 +42,6 @@ pytestmark = pytest.mark.usefixtures("single_thread")
 
 RECIPES = all_recipes()
 EXTERNAL_RECIPE = replace(BASE, positions="rotary")
-NOT_A_VARIANT = 3
 FAMILIES: dict[str, Recipe] = {"base": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 COVERED = {"learned_positions", "paper_base"}
 """Variants that other cases cover by default: the first on realistic batches, the second by `paper`, its small copy."""
@@ -230,11 +229,6 @@ def test_law_result_str_is_one_line() -> None:
     assert str(LawResult(3, "causality", True, seconds=1.234)) == "law 3 causality, 1.23 s … ok"
     remark = LawResult(13, "resumption", True, "in this process", 2.0)
     assert str(remark) == "law 13 resumption, 2.00 s … ok (in this process)"
-
-
-def test_variant_of_wrong_type_raises() -> None:
-    with pytest.raises(ValueError, match="'test_laws:NOT_A_VARIANT' is of type int; an external variant is a recipe"):
-        named("test_laws:NOT_A_VARIANT")
 
 
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:

@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from realistic_faults import REALISTIC
-from small_models import (
-    BASE,
-    FAMILIES,
-    GRU,
-    SOURCE_VOCABULARY_SIZE,
-    TARGET_VOCABULARY_SIZE,
-    build,
-    subject,
-)
+from small_models import BASE, FAMILIES, GRU, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, subject
 from small_runs import spec
 from training_faults import FAULTS
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -81,9 +80,8 @@ def test_load_multi30k_folder_takes_precedence(tmp_path: Path, monkeypatch: pyte
 
 
 def test_load_multi30k_folder_with_another_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
 ) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     (tmp_path / "val.en").write_bytes(b"another text\n")
     digest, expected = hashlib.sha256(b"another text\n").hexdigest(), hashlib.sha256(TEXTS["val.en"]).hexdigest()
@@ -98,28 +96,24 @@ def test_load_multi30k_missing_folder_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_load_multi30k_files_missing_in_the_folder_are_downloaded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
 ) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     (tmp_path / "train.de").write_bytes(TEXTS["train.de"])
     check(corpora.load(DataSpec()))
-    assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED if name != "train.de")
+    assert sorted(good_server.asked) == sorted(f"/good/{name}.gz" for name in WANTED if name != "train.de")
     check(corpora.load(DataSpec()))
-    assert len(server.asked) == 5, "the second time, the cache serves"
+    assert len(good_server.asked) == 5, "the second time, the cache serves"
     assert sorted(path.name for path in (tmp_path / "cache/multi30k").iterdir()) == sorted(set(WANTED) - {"train.de"})
 
 
-def test_load_multi30k_damaged_file_in_the_cache_is_downloaded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
-) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+def test_load_multi30k_damaged_file_in_the_cache_is_downloaded_again(tmp_path: Path, good_server: Server) -> None:
     corpora.load(DataSpec())
     damaged = tmp_path / "cache/multi30k/val.de"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    server.asked.clear()
+    good_server.asked.clear()
     check(corpora.load(DataSpec()))
-    assert server.asked == ["/good/val.de.gz"]
+    assert good_server.asked == ["/good/val.de.gz"]
 
 
 @pytest.mark.parametrize(
@@ -146,25 +140,6 @@ def test_load_every_direction_and_test_split(tmp_path: Path, monkeypatch: pytest
             source, target = direction.split("-")
             assert corpus.splits["test"][0][1] == f"{test_split}.{source}: zweite\u00a0Zeile"
             assert corpus.splits["train"][1][1] == f"train.{target}: zweite\u00a0Zeile"
-
-
-def write_many_times(path: str, letter: str) -> None:
-    for _ in range(40):
-        cache.write_file(Path(path), letter.encode() * 200_000)
-
-
-def test_write_file_by_two_processes_is_atomic(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_many_times, args=(str(path), letter)) for letter in "ab"]
-    for item in writers:
-        item.start()
-    while any(item.is_alive() for item in writers):
-        if path.exists():
-            content = path.read_bytes()
-            assert content in (b"a" * 200_000, b"b" * 200_000)
-    assert [item.exitcode for item in writers] == [0, 0]
-    assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(

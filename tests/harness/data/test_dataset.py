@@ -12,12 +12,7 @@ from consumed_batches import expected_batches
 from small_corpora import TRAIN, same, small
 
 from harness.data import cache, corpora, tokenizer_process, vocabulary
-from harness.data.dataset import (
-    describe,
-    detokenise,
-    encode,
-    prepare,
-)
+from harness.data.dataset import describe, detokenise, encode, prepare
 from harness.data.tokenizers import tokenizer
 from harness.experiments.specs import DataSpec
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Training
@@ -72,14 +67,8 @@ def test_prepare_follows_the_settings(tmp_path: Path) -> None:
     first_two = prepare(replace(data, training_pairs=2))
     assert len(first_two.train) == 2
     assert first_two.target_words == (*SPECIAL_TOKENS, "a", "dog")
-    assert prepare(replace(data, minimum_frequency=1)).target_words[4:] == (
-        "a",
-        "dog",
-        "red",
-        "runs",
-        "sleeps",
-        "today",
-    )
+    every_word = prepare(replace(data, minimum_frequency=1))
+    assert every_word.target_words[4:] == ("a", "dog", "red", "runs", "sleeps", "today")
     assert prepare(replace(data, case="kept")).source_words[4:] == ("Ein", "Hund")
     joint = prepare(replace(data, vocabulary="joint"))
     assert joint.source_words == joint.target_words == (*SPECIAL_TOKENS, "a", "dog", "ein", "hund")

@@ -16,10 +16,7 @@ import pytest
 from small_corpora import same, small
 
 from harness.data import cache, corpora, preprocess, tokenizer_process
-from harness.data.dataset import (
-    prepare,
-    unavailable,
-)
+from harness.data.dataset import prepare, unavailable
 from harness.data.multi30k import DataUnavailable
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import DataSpec

@@ -16,16 +16,7 @@ from typing import Any
 
 import filelock
 import pytest
-from fault_server import (
-    DIGESTS,
-    WANTED,
-    Server,
-    assert_downloaded,
-    install,
-    slow,
-    stall,
-    whole,
-)
+from fault_server import DIGESTS, WANTED, Server, assert_downloaded, install, slow, stall, whole
 
 from harness.cli.main import main
 from harness.data import cache, corpora
@@ -76,48 +67,39 @@ posix = pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them"
 
 
 @posix
-def test_fetch_read_only_cache_is_named_before_any_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
-) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+def test_fetch_read_only_cache_is_named_before_any_request(tmp_path: Path, good_server: Server) -> None:
     with (
         without_rights(tmp_path / "cache"),
         pytest.raises(ValueError, match=r"^the cache folder .*cache cannot be written \(Permission denied\): name an"),
     ):
         corpora.load(DataSpec())
-    assert server.asked == []
+    assert good_server.asked == []
 
 
 @posix
-def test_fetch_read_only_cache_with_files_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
-) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+def test_fetch_read_only_cache_with_files_succeeds(tmp_path: Path, good_server: Server) -> None:
     corpora.load(DataSpec())
-    server.asked.clear()
+    good_server.asked.clear()
     with without_rights(tmp_path / "cache"):
         assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
-    assert server.asked == []
+    assert good_server.asked == []
 
 
 @pytest.mark.parametrize("place", ["occupied", "occupied/below"])
 def test_fetch_cache_that_is_a_file_is_named(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server, capsys: Any
 ) -> None:
     (tmp_path / "occupied").write_bytes(b"")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / place))
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     assert main(["data", "--corpus", "multi30k"]) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(rf"bakeoff: the cache folder .*{place} cannot be written \(.*\): .*BAKEOFF_CACHE\n", error)
-    assert server.asked == []
+    assert good_server.asked == []
 
 
 def test_fetch_full_disk_leaves_no_partial_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
 ) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
-
     def write_half(path: Path, content: bytes) -> None:
         path.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -174,20 +156,18 @@ def test_fetch_after_a_killed_process_succeeds(tmp_path: Path, monkeypatch: pyte
 
 
 def test_turn_is_not_waited_for_beyond_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
 ) -> None:
     monkeypatch.setattr(cache, "TURN_SECONDS", 0.2)
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     started = time.monotonic()
     with cache.turn("multi30k"):
         assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
     assert 0.2 < time.monotonic() - started < MARGIN
 
 
-def test_turn_without_file_locks_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def test_turn_without_file_locks_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from table_model import TableModel, Words, from_prefixes, from_seed
 
-from harness.evaluation.search import Decoded, beam_search, greedy, length_penalties, suppressed, translate
+from harness.evaluation.search import Decoded, length_penalties, suppressed, translate
 from harness.experiments.specs import DecodingSpec, LengthFormula
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
 
@@ -149,20 +149,6 @@ def test_length_penalty_1_gives_the_mean_log_probability() -> None:
     assert length_penalties(spec).tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
-def test_beam_search_needs_the_length_in_its_upper_bound(formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = DecodingSpec(beam=3, length_penalty=1.0, length_formula=formula, max_tokens=6)
-    model, sentences = from_seed(0, 8, concentration=0.5, end=0.3), sources(100)
-    right = translate(model, sentences, spec).translations
-
-    class Wrong(np.ndarray):
-        def __getitem__(self, index: Any) -> Any:
-            return 1.0 if index == spec.max_tokens + 1 else super().__getitem__(index)
-
-    monkeypatch.setattr("harness.evaluation.search.length_penalties", lambda spec: length_penalties(spec).view(Wrong))
-    assert translate(model, sentences, spec).translations != right
-
-
 def test_beam_search_decided_sentence_stops() -> None:
     # Nothing that begins with B (0.1) can overtake A <eos> (0.9 * 0.9), whatever follows.
     model = from_prefixes({(): {A: 0.9, B: 0.1}, (A,): {EOS: 0.9, C: 0.1}, (B,): {C: 1.0}, (B, C): {C: 1.0}})
@@ -180,15 +166,6 @@ def test_beam_search_finished_hypotheses_keep_their_slot() -> None:
         spec = DecodingSpec(beam=beam, length_penalty=3.0, max_tokens=3)
         winners[beam] = translate_one(from_prefixes(table), source(A), spec).translations[0].tokens
     assert winners == {2: (), 3: (B, C, C)}
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
-def test_beam_search_of_width_1_is_greedy(alpha: float) -> None:
-    spec = DecodingSpec(beam=1, length_penalty=alpha, max_tokens=5)
-    for seed in range(20):
-        model = from_seed(seed, 9, concentration=0.5, end=0.7)
-        batch = np.stack([source(A, 10 + index) for index in range(10)])
-        assert beam_search(model, batch, spec) == greedy(model, batch, spec)
 
 
 @pytest.mark.parametrize("beam", [1, 3])

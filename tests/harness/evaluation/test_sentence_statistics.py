@@ -64,9 +64,7 @@ def test_sums_over_sentences_give_the_corpus_scores(pairs: list[tuple[list[str],
 
 @settings(deadline=None, max_examples=150)
 @given(CORPORA)
-def test_bleu_from_sums_of_single_sentences_equals_sacrebleu(
-    pairs: list[tuple[list[str], list[str]]],
-) -> None:
+def test_bleu_from_sums_of_single_sentences_equals_sacrebleu(pairs: list[tuple[list[str], list[str]]]) -> None:
     lines = [(" ".join(hypothesis), [" ".join(reference)]) for hypothesis, reference in pairs]
     metrics = {"none": BLEU(tokenize="none", smooth_method="none"), "exp": BLEU(tokenize="none"), "chrf": CHRF()}
     for name, metric in metrics.items():
@@ -75,17 +73,6 @@ def test_bleu_from_sums_of_single_sentences_equals_sacrebleu(
         sums = np.stack([counts, counts[::-1]])
         values = chrf_from_sums(sums) if name == "chrf" else bleu_from_sums(sums, name)  # type: ignore[arg-type]
         np.testing.assert_allclose(values, [expected, expected[::-1]], rtol=0, atol=1e-9)
-
-
-def test_bleu_from_sums_equals_a_computation_by_hand() -> None:
-    # 3 of 4 unigrams match, 1 of 3 bigrams, none of 2 trigrams and 1 four-gram; 4 tokens for 5.
-    sums = np.array([4, 5, 3, 1, 0, 0, 4, 3, 2, 1])
-    brevity = math.exp(1 - 5 / 4)
-    assert bleu_from_sums(sums, "none") == 0
-    assert bleu_from_sums(sums, "exp") == pytest.approx(100 * brevity * (3 / 4 / 3 * (1 / 2) / 2 * (1 / 4)) ** 0.25)
-    undefined = np.array([[0, 5, *[0] * 8], [4, 5, 0, 0, 0, 0, 4, 3, 2, 1], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]])
-    assert bleu_from_sums(undefined, "exp").tolist() == [0, 0, 0]
-    assert chrf_from_sums(np.array([[0] * 18, [3, 4, 0, *[0] * 15]])).tolist() == [0, 0]
 
 
 def test_perplexity_from_sums_is_elementwise() -> None:
@@ -132,17 +119,8 @@ def test_sentences_saved_are_loaded_unchanged(tmp_path: Path) -> None:
     assert digest == run_store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
 
 
-def test_sentences_missing_or_damaged_are_refused(tmp_path: Path) -> None:
+def test_sentences_missing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
-        run_store.load_sentences(tmp_path, "run")
-    digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
-    path = tmp_path / "run" / "sentences.safetensors"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + b"\x7f")
-    with pytest.raises(ValueError, match=rf"sentences\.safetensors: damaged \(its SHA-256 is not {digest}\)"):
-        run_store.load_sentences(tmp_path, "run", digest)
-    path.write_bytes(content[:9])
-    with pytest.raises(ValueError, match=r"sentences\.safetensors: not safetensors"):
         run_store.load_sentences(tmp_path, "run")
 
 

@@ -14,6 +14,7 @@ from small_runs import TINY, spec, through_json
 
 from harness.experiments.serialization import RECIPE_TYPES, canonical_json, from_json, json_schema
 from harness.experiments.specs import RunSpec, spec_from_json
+from harness.storage.records import record_schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,12 +86,9 @@ def test_json_schema_recipes_have_their_family_as_discriminator() -> None:
         assert definitions[recipe.__name__]["additionalProperties"] is False
 
 
-def test_spec_schema_in_docs_is_current() -> None:
-    assert_current("spec", json_schema(RunSpec))
-
-
-def assert_current(name: str, schema: dict[str, Any]) -> None:
-    """Compare a schema with its file in docs; BAKEOFF_UPDATE_SCHEMAS=1 writes the file instead."""
+@pytest.mark.parametrize(("name", "schema"), [("spec", json_schema(RunSpec)), ("record", record_schema())])
+def test_schema_in_docs_is_current(name: str, schema: dict[str, Any]) -> None:
+    """BAKEOFF_UPDATE_SCHEMAS=1 writes the file instead of comparing it."""
     path = ROOT / "docs" / f"{name}.schema.json"
     text = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
     if os.environ.get("BAKEOFF_UPDATE_SCHEMAS"):

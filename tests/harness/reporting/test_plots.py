@@ -151,14 +151,6 @@ def test_colours_of_variants_differ_for_the_colour_blind(theme: int) -> None:
         assert distances.min() > 0.09
 
 
-def test_curves_need_two_epochs_and_speed_two_points() -> None:
-    short = rows([replace(record(), curve=record().curve[:1])])
-    assert run_plots.panel_labels(short, ["short"], LOSSES) == []
-    assert run_plots.panel_labels(rows([record()]), ["long"], LOSSES) == ["long"]
-    assert run_plots.speeds(rows([record()])) == []
-    assert len(run_plots.speeds(rows(MANY))) == 2
-
-
 def test_of_many_rows_the_first_and_the_best_have_panels() -> None:
     recipes = [replace(RECIPES["learned_positions"], dropout=number / 100) for number in range(20)]
     runs = [

@@ -210,17 +210,8 @@ def test_speed_leaves_out_a_baseline_that_declines(tmp_path: Path) -> None:
 
 
 def test_speed_setting_of_one_variant_changes_its_recipe_only() -> None:
-    words = [
-        *TOY,
-        "--variant",
-        "paper",
-        "--variant",
-        "conv_ffn",
-        "--baseline",
-        "none",
-        "--set",
-        "paper:recipe.layers=1",
-    ]
+    words = [*TOY, "--variant", "paper", "--variant", "conv_ffn", "--baseline", "none"]
+    words += ["--set", "paper:recipe.layers=1"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     layers = {job.spec.variant: getattr(job.spec.recipe, "layers", None) for job in plan.jobs}
     assert layers == {"paper": 1, "conv_ffn": 3}

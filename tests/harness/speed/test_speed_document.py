@@ -22,11 +22,7 @@ OURS = speed_factory.OURS
 def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> TimedModel:
     """Return a model with training and two decodings, all with the same seconds."""
     training = TrainingTimes(
-        updates=2,
-        target=30,
-        operations=1_000,
-        first_update_seconds=1.0,
-        seconds=Samples.of(seconds),
+        updates=2, target=30, operations=1_000, first_update_seconds=1.0, seconds=Samples.of(seconds)
     )
     decodings = tuple(
         DecodingTimes(

@@ -75,37 +75,6 @@ def test_write_json_not_finite_number_keeps_the_old_file(tmp_path: Path) -> None
     assert names(tmp_path) == ["one.json"]
 
 
-def test_replacing_unfinished_file_has_another_name(tmp_path: Path) -> None:
-    with files.replacing(tmp_path / "one.json") as temporary:
-        temporary.write_text("half")
-        assert names(tmp_path) == [temporary.name]
-        assert not temporary.name.endswith(".json")
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "load"),
-    [
-        ("weights.safetensors", lambda content: content[:-9], run_store.load_weights),
-        ("weights.safetensors", lambda content: content.replace(b"F32", b"F31"), run_store.load_weights),
-        ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), run_store.load_hypotheses),
-        ("hypotheses.jsonl", lambda content: content[:-9], run_store.load_hypotheses),
-        ("record.json", lambda content: content[:-9], run_store.load_record),
-        ("record.json", lambda content: b"[]", run_store.load_record),
-        ("record.json", lambda content: content.replace(b'"seal"', b'"note"'), run_store.load_record),
-        ("record.json", lambda content: b"\xff", run_store.load_record),
-    ],
-)
-def test_load_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
-    run_store.save_weights(tmp_path, SPEC.id, ARRAYS)
-    run_store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
-    run_store.save_record(tmp_path, RECORD)
-    load(tmp_path, SPEC.id)
-    path = tmp_path / SPEC.id / name
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=name.partition(".")[0].partition("-")[0]):
-        load(tmp_path, SPEC.id)
-
-
 def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
     files.write_sealed(tmp_path / "foreign" / "record.json", {"schema": 99})

@@ -16,7 +16,7 @@ from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
 from harness.processes.workers import ProcessSettings
 from harness.storage import checkpoint_files
-from harness.training import run_progress, train
+from harness.training import train
 from impls import registry
 
 CHECKPOINT_SECONDS = (0.0, 0.001, 0.02, 0.1)
@@ -129,10 +129,8 @@ def test_new_processes_killed_at_random_moments_end_with_the_same_bits(
 # Interrupted after chosen updates -------------------------------------------------------------------------------------
 
 
-def test_run_interrupted_after_any_update_loses_none(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+@pytest.mark.usefixtures("cache", "every_update")
+def test_run_interrupted_after_any_update_loses_none(tmp_path: Path) -> None:
     run = spec()
     record = train.run(run, tmp_path / "straight")
     for update in (1, 6, 7, 8, 20, 21):
@@ -146,9 +144,8 @@ def test_run_interrupted_after_any_update_loses_none(
     assert [epoch.tokens for epoch in resumed.curve] == [epoch.tokens for epoch in record.curve]
 
 
-def test_validation_interrupted_is_repeated_without_training(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache", "every_update")
+def test_validation_interrupted_is_repeated_without_training(tmp_path: Path) -> None:
     run, watch = spec(), SignalGuard()
     train.run(run, tmp_path / "straight")
 
@@ -159,7 +156,6 @@ def test_validation_interrupted_is_repeated_without_training(
     record = train.run(run, tmp_path, progress=tell, guard=watch)
     assert (len(record.curve), record.reason) == (1, "interrupted by SIGINT after 14 of 21 updates")
     updates: list[int] = []
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     resumed = train.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
     assert min(number for number in updates if number) == 14
     assert resumed.environment["resumed_after_updates"] == [14]

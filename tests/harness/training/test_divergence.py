@@ -20,7 +20,7 @@ from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
 from harness.processes.workers import ProcessSettings
 from harness.storage import files, run_store
-from harness.training import run_progress, train
+from harness.training import train
 from impls import registry
 from impls.contract import SOS, Arrays, Batch, Totals
 
@@ -28,7 +28,7 @@ EPOCH_UPDATES = 7
 VARIANT = "learned_positions"
 
 
-pytestmark = pytest.mark.usefixtures("cache")
+pytestmark = pytest.mark.usefixtures("cache", "every_update")
 
 
 def spoilt(arrays: Arrays, value: float, kind: str = "") -> Arrays:
@@ -142,7 +142,6 @@ def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
 
 
 def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
         plant_in(patch, name)

@@ -17,15 +17,14 @@ from harness.processes import machine as evidence
 from harness.processes.workers import ProcessSettings
 from harness.reporting import provenance
 from harness.storage import checkpoint_files, files, run_store, tensors
-from harness.training import checkpoint, run_progress, train
+from harness.training import checkpoint, train
+
+pytestmark = pytest.mark.usefixtures("cache", "every_update")
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
 
-def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(tmp_path: Path) -> None:
     run = tiny("learned_positions")
     train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 10, checkpoint_seconds=1e-9)
@@ -41,10 +40,7 @@ def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_record_of_a_resumed_run_lists_earlier_environments(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_record_of_a_resumed_run_lists_earlier_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, cores = spec(), evidence.cores()
     machine = evidence.machine()
     for update, other_cores, versions in (
@@ -87,9 +83,8 @@ OTHER_ARITHMETIC = {
 
 @pytest.mark.parametrize("difference", OTHER_ARITHMETIC)
 def test_resume_with_other_arithmetic_is_refused_unless_forced(
-    difference: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    difference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     name, _, value = difference.partition("=")
     run = spec()
     monkeypatch.setattr(evidence, "torch_arithmetic", lambda: {"cpu_capability": "AVX512"})
@@ -107,10 +102,7 @@ def test_resume_with_other_arithmetic_is_refused_unless_forced(
     assert (earlier["until_update"], earlier["resumed_anyway"]) == (10, True)
 
 
-def test_resume_in_the_same_environment_is_not_refused(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_in_the_same_environment_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     run = tiny("learned_positions")
     interrupted(run, tmp_path, 10)
@@ -121,10 +113,7 @@ def test_resume_in_the_same_environment_is_not_refused(
     assert resumed.environment["torch"]["cpu_capability"]
 
 
-def test_resume_from_a_checkpoint_without_environment_works(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_from_a_checkpoint_without_environment_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, save = spec(), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
@@ -139,8 +128,7 @@ def test_resume_from_a_checkpoint_without_environment_works(
     assert resumed.environment["earlier_processes"] == []
 
 
-def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_checkpoint_size_limit_follows_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Large:
         def training_state(self) -> Any:
@@ -162,10 +150,7 @@ def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, mo
     assert any("expected at most 99" in remark for remark in signaller.remarks)
 
 
-def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(tmp_path: Path) -> None:
     run = spec()
     train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 16)
@@ -180,10 +165,7 @@ def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_resume_from_a_checkpoint_without_totals_is_refused(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_from_a_checkpoint_without_totals_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, save = tiny("learned_positions"), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
@@ -198,8 +180,7 @@ def test_resume_from_a_checkpoint_without_totals_is_refused(
     assert any("totals/objective_nats" in remark for remark in signaller.remarks)
 
 
-def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resume_with_changed_data_is_refused(tmp_path: Path) -> None:
     paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
     files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
     run = spec(data=DataSpec(corpus="files", files=files, tokenizer="whitespace", minimum_frequency=1))
@@ -220,7 +201,7 @@ def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkey
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 
 
-def test_run_removes_partial_files_of_a_killed_process(cache: Path, tmp_path: Path) -> None:
+def test_run_removes_partial_files_of_a_killed_process(tmp_path: Path) -> None:
     run = spec()
     (tmp_path / run.id).mkdir()
     (tmp_path / run.id / ".checkpoint-1.json.abc.bakeoff.partial").write_bytes(b"half")
@@ -228,7 +209,7 @@ def test_run_removes_partial_files_of_a_killed_process(cache: Path, tmp_path: Pa
     outcome(tmp_path, run)
 
 
-def test_finished_run_removes_its_checkpoints(cache: Path, tmp_path: Path) -> None:
+def test_finished_run_removes_its_checkpoints(tmp_path: Path) -> None:
     record = train.run(spec(), tmp_path)
     checkpoint_files.save(tmp_path, record.id, ARRAYS, {})
     assert train.run(spec(), tmp_path) == record

@@ -15,10 +15,10 @@ from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event, from_line, to_line
 from harness.processes.workers import ProcessSettings
 from harness.storage.records import RunRecord
-from harness.training import run_progress, train
+from harness.training import train
 from harness.training.schedules import learning_rate
 
-pytestmark = pytest.mark.usefixtures("cache", "single_thread")
+pytestmark = pytest.mark.usefixtures("cache", "every_update", "single_thread")
 RUNS = {"counting": spec("counting_model:build_observable"), "torch": spec("learned_positions", TINY)}
 
 
@@ -32,8 +32,7 @@ def executed(run: RunSpec, results: Path, **settings: Any) -> tuple[RunRecord, l
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=list(RUNS))
-def test_events_have_the_loss_of_their_updates(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_events_have_the_loss_of_their_updates(run: RunSpec, tmp_path: Path) -> None:
     plain, updates = executed(run, tmp_path / "plain")
     assert {event.training_loss for event in updates} == {None}
     record, updates = executed(run, tmp_path / "observed", report_loss=True)
@@ -60,8 +59,7 @@ def test_model_whose_loss_cannot_be_read_reports_none(tmp_path: Path) -> None:
     assert {event.training_loss for event in updates} == {None}
 
 
-def test_resumed_run_reports_its_earlier_epochs_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_resumed_run_reports_its_earlier_epochs_first(tmp_path: Path) -> None:
     interrupted(spec(), tmp_path, 2 * UPDATES_PER_EPOCH + 1)
     events: list[Event] = []
     record = train.run(spec(), tmp_path, progress=events.append)

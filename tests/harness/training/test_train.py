@@ -29,14 +29,14 @@ from harness.processes.workers import ProcessSettings
 from harness.storage import run_store
 from harness.storage.files import file_digest
 from harness.storage.records import RunRecord
-from harness.training import loop, run_progress, train
+from harness.training import train
 from harness.training.schedules import stopping_epoch
 from impls.contract import UNK, Training
 
 TORCH = spec("learned_positions", TINY)
 
 
-pytestmark = pytest.mark.usefixtures("cache")
+pytestmark = pytest.mark.usefixtures("cache", "every_update")
 
 
 @pytest.fixture(scope="module")
@@ -178,30 +178,7 @@ def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], t
         assert other_seed.fingerprints[name] != record.fingerprints[name]
 
 
-@pytest.mark.parametrize(("run", "epoch"), [(spec(), 1), (TORCH, 2)])
-def test_run_interrupted_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: Any, run: RunSpec, epoch: int) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    record = train.run(run, tmp_path / "straight")
-    broken = train.run(run, tmp_path, progress=Interrupter(epoch))
-    assert broken.status == "interrupted"
-    assert len(broken.curve) == epoch - 1
-    assert run_store.load_record(tmp_path, run.id) == broken
-    assert ("checkpoint-1.json" in files(tmp_path, run)) == (epoch > 1)
-    resumed = train.run(run, tmp_path)
-    assert resumed.status == "completed"
-    assert resumed.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
-    assert resumed.environment["resumed_after_updates"] == ([7 * epoch - 7] if epoch > 1 else [])
-    assert resumed.environment["checkpoint_fallbacks"] == []
-    assert resumed.fingerprints == record.fingerprints
-    assert resumed.scores == record.scores
-    for line, expected_line in zip(resumed.curve, record.curve, strict=True):
-        same = {"training_seconds": 0.0, "validation_seconds": 0.0}
-        assert replace(line, **same) == replace(expected_line, **same)
-    assert not [name for name in files(tmp_path, run) if "checkpoint" in name]
-
-
-def test_run_started_again_removes_the_earlier_record(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_run_started_again_removes_the_earlier_record(tmp_path: Path) -> None:
     run = spec()
     assert train.run(run, tmp_path, progress=Interrupter(2)).status == "interrupted"
     has_record: list[bool] = []
@@ -215,24 +192,6 @@ def test_run_started_again_removes_the_earlier_record(tmp_path: Path, monkeypatc
     assert not any(has_record)
 
 
-@pytest.mark.parametrize("fault", ["repeated", "skipped"])
-def test_stream_digest_reveals_a_repeated_or_skipped_batch(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    straight = train.run(spec(), tmp_path / "straight")
-    assert train.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
-    batches = loop.training_batches
-
-    def shifted(*arguments: Any, skip: int = 0, **settings: Any) -> Any:
-        epoch = list(batches(*arguments, **settings))[skip:]
-        return [epoch[0], *epoch[:-1]] if fault == "repeated" else [*epoch[1:], epoch[0]]
-
-    monkeypatch.setattr(loop, "training_batches", shifted)
-    resumed = train.run(spec(), tmp_path)
-    assert resumed.fingerprints["batches"]["7"] == straight.fingerprints["batches"]["7"]
-    assert resumed.fingerprints["batches"]["14"] != straight.fingerprints["batches"]["14"]
-    assert resumed.fingerprints["stream"] != straight.fingerprints["stream"]
-
-
 def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
     record = train.run(spec(training=replace(TRAINING, batch_size=4, epochs=2), updates=70), tmp_path)
     assert list(record.fingerprints["weights_after"]) == ["50", "70"]
@@ -241,8 +200,7 @@ def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
     assert record.fingerprints["batches"]["50"] == first.fingerprints["stream"]
 
 
-def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path) -> None:
 
     def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
         run = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
@@ -293,11 +251,8 @@ def test_run_with_patience_stops_and_keeps_the_best_epoch(stalled: RunRecord, tm
 
 
 @pytest.mark.parametrize("stage", ["training", "validating", "translating"])
-def test_run_with_patience_resumes_with_the_same_record(
-    stalled: RunRecord, tmp_path: Path, monkeypatch: Any, stage: str
-) -> None:
+def test_run_with_patience_resumes_with_the_same_record(stalled: RunRecord, tmp_path: Path, stage: str) -> None:
     """Also after the last checkpoint: the resumed process translates without training another epoch."""
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     def interrupt(event: Event) -> None:
         if event.stage == stage and (event.updates > 14 or stage == "translating") and not event.remark:
@@ -348,8 +303,7 @@ def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_run_progress_reports_every_update(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+def test_run_progress_reports_every_update(tmp_path: Path) -> None:
     events: list[Event] = []
     train.run(spec(), tmp_path, progress=events.append)
     stages = [event.stage for event in events]
