@@ -159,7 +159,7 @@ def short(label: str, *, width: int = 24) -> str:
     if len(line) <= width:
         return line
     fitting = range(max(len(line) - width * 5 // 4, 1), width + 1)
-    for separators in (" ", ":,", "._(…"):
+    for separators in (" ", ":,/", "._(…"):
         breaks = [index for index in fitting if line[index - 1] in separators]
         if breaks:
             return f"{line[: breaks[-1]].rstrip()}\n{line[breaks[-1] :].lstrip()}"
