@@ -1,13 +1,15 @@
 """The Python interface: load runs into pandas, compare and report them, train a run, translate with it.
 
-import harness
+For example:
 
-runs = harness.load("results/local")
-runs.to_pandas()                              # one row per run
-runs.filter(variant="paper").curves()         # one row per epoch
-runs.compare("learned_positions", "paper")    # metrics with intervals and tests
-run = harness.run("paper", corpus="captions", suite="quick")
-harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
+    import harness
+
+    runs = harness.load("results/local")
+    runs.to_pandas()                              # one row per run
+    runs.filter(variant="paper").curves()         # one row per epoch
+    runs.compare("learned_positions", "paper")    # metrics with intervals and tests
+    run = harness.run("paper", corpus="captions", suite="quick")
+    harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
 """
 
 from __future__ import annotations

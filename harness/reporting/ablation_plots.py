@@ -16,7 +16,7 @@ from harness.reporting.ablation_tables import MAIN, SECOND, signed, status
 from harness.reporting.plot_style import FAINT, INK, STYLES, Layout, name_rows, row_panels, styled, subtitle, titles
 
 COLOUR = STYLES["learned_positions"].colour
-LARGEST_REACH = 8.0
+LARGEST_REACH = 20.0
 """The end of an axis, at most, in units of the median effect. Larger effects become arrows with numbers."""
 
 
@@ -80,7 +80,8 @@ def _point(axes: Axes, effect: AblationEffect, y: int, reach: float, incomplete:
     if abs(effect.mean) > reach:
         side, marker, align = (1, ">", "right") if effect.mean > 0 else (-1, "<", "left")
         text = f"{signed(effect.mean, effect.metric)} "
-        axes.text(side * reach * 0.95, y, text, va="center", ha=align, size=8, color=INK)
+        inner = max(low, 0.0) if side > 0 else min(high, 0.0)
+        axes.text(side * min(reach * 0.95, abs(inner)), y, text, va="center", ha=align, size=8, color=INK)
         axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
         return
     face = COLOUR if effect.significant else "white"

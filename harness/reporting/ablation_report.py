@@ -208,6 +208,7 @@ def _study(effects: StudyEffects) -> list[Block]:
             tables.levels_table(tables.field_rows(study, factorial.main), f"Main effects in {crossed}"),
             *(Text(line, "note") for line in tables.detectable_notes(study, factorial.main)),
             tables.levels_table(tables.interaction_rows(study, factorial), f"Interactions in {crossed}"),
+            Text("An interaction is the effect of two changes together minus the sum of their effects alone.", "note"),
         ]
     blocks += tables.tuning_tables(effects)
     if after is not None and after.study.differences:

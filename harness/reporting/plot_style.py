@@ -159,7 +159,7 @@ def short(label: str, *, width: int = 24) -> str:
     if len(line) <= width:
         return line
     fitting = range(max(len(line) - width * 5 // 4, 1), width + 1)
-    for separators in (" ", ":,", "._(…"):
+    for separators in (" ", ":,/", "._(…"):
         breaks = [index for index in fitting if line[index - 1] in separators]
         if breaks:
             return f"{line[: breaks[-1]].rstrip()}\n{line[breaks[-1] :].lstrip()}"
@@ -196,7 +196,7 @@ def subtitle(plot: Figure, text: str) -> None:
 
 def titles(axes: Axes, layout: Layout, title: str, label: str) -> None:
     """Write the title of a panel and the label of its horizontal axis, on several lines in the narrow layout."""
-    longest, size = (28, 10) if layout == "narrow" else (100, 11)
+    longest, size = (22, 10) if layout == "narrow" else (100, 11)
     axes.set_title(textwrap.fill(title, longest), fontsize=size)
     axes.set_xlabel(textwrap.fill(label, longest))
 
@@ -207,7 +207,7 @@ def name_rows(
     names: Sequence[str],
     *,
     bold: Container[int] = (),
-    widths: tuple[int, int] = (30, 17),
+    widths: tuple[int, int] = (30, 21),
 ) -> None:
     """Write the names of rows left of panels, the first on top.
 
@@ -317,7 +317,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
         axes.annotate("", (x, y), (0.12, height), textcoords=right, annotation_clip=False, arrowprops=dotted, zorder=1)
         swatch = {**line_style.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
         axes.plot([0.12, 0.32, 0.52], [height] * 3, transform=right, lw=1.6, clip_on=False, markevery=[1], **swatch)
-        axes.text(0.6, height, text, transform=right, va="center", ha="left", fontsize=9, linespacing=1.0)
+        axes.text(0.6, height, text, transform=right, va="center", ha="left", fontsize=9, linespacing=1.2)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

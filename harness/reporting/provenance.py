@@ -45,7 +45,8 @@ def _decoding(record: RunRecord) -> str:
 def _machine(record: RunRecord) -> str:
     spec = record.spec
     graphs = ", CUDA graphs" * (spec.cuda_graphs == "on")
-    return f"{spec.framework}, {spec.device}, {number_format(spec)}{graphs}, {count(spec.threads, 'thread')}"
+    framework = f"{spec.framework} on {spec.backend}" if spec.backend else spec.framework
+    return f"{framework}, {spec.device}, {number_format(spec)}{graphs}, {count(spec.threads, 'thread')}"
 
 
 def _data(record: RunRecord) -> str:

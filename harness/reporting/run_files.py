@@ -141,9 +141,10 @@ def _columns(
 
 
 def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
-    """Return every run with the label of its row; with its budget and a number where tables share labels."""
+    """Return every run with the label of its row; with its budget and a number where tables share variants."""
     rows = [(table, row) for table in tables for row in table.rows]
-    shared = len({row.label for _, row in rows}) < len(rows)
+    variants = [variant for table in tables for variant in {row.variant for row in table.rows}]
+    shared = len(set(variants)) < len(variants)
     labels = distinct([f"{row.label}, {BUDGETS[table.budget].lower()}" if shared else row.label for table, row in rows])
     return [(label, record) for label, (_, row) in zip(labels, rows, strict=True) for record in row.records]
 

@@ -153,7 +153,7 @@ def learning_curves(
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
     curves, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
-    width, per_row, panel_height, longest = (NARROW, 2, 1.7, 17) if layout == "narrow" else (11, 4, 2.5, 27)
+    width, per_row, panel_height, longest = (NARROW, 2, 1.7, 21) if layout == "narrow" else (11, 4, 2.5, 27)
     height = math.ceil(len(curves) / per_row)
     least = 1 if layout == "narrow" else 2
     columns = max(math.ceil(len(curves) / height), least)  # 3 and 2 panels rather than 4 and 1

@@ -216,6 +216,7 @@ def test_results_page_repeats_the_speed_of_variants() -> None:
 PAIRS = (
     ("learned_positions", "paper"),
     ("torch_reference", "paper"),
+    ("learned_positions in Keras", "paper"),
     ("learned_positions", "torch_reference"),
     ("learned_positions in Keras", "learned_positions"),
     ("conv_ffn", "learned_positions"),

@@ -111,6 +111,23 @@ def test_explorer_holds_the_stored_translations_source_and_reference(
     assert explorer_data["reference"][3] == f"{pages_factory.REFERENCE} number 3"
 
 
+def test_explorer_names_the_budget_of_variants_that_two_tables_have(tmp_path: Path) -> None:
+    keras = [record(framework="keras", backend="jax")]
+    source = [record(budget="source"), record("bahdanau_gru", budget="source")]
+    runs = [
+        pages_factory.save_run(tmp_path, run, pages_factory.translations(run.spec.variant, 0, 5))
+        for run in (record(), *keras, *source)
+    ]
+    page = write(runs, tmp_path, results=tmp_path, texts=pages_factory.texts(5)).read_text(encoding="utf-8")
+    (explorer_data,) = translations(page)
+    assert {column["label"] for column in explorer_data["sides"]} == {
+        "learned_positions (keras on jax), controlled",
+        "learned_positions (torch), controlled",
+        "learned_positions, as its source trains it",
+        "bahdanau_gru, as its source trains it",
+    }
+
+
 def test_page_without_texts_has_no_text_of_the_corpus(
     stored: tuple[Path, list[RunRecord]], page: str, tmp_path: Path
 ) -> None:
