@@ -19,7 +19,6 @@ from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import MAIN, SECOND
 from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
-from harness.reporting.formatting import MISSING
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -78,8 +77,6 @@ def _blocks(
     agreements = [f"{item.study.title}: {ablation_findings.agreement(item.study)}" for item in analysis.studies]
     links = (("Runs report", "../index.html"), ("Speed", "../speed/index.html"), ("Models", "../models.html"))
     files = tuple((name, name) for name in (EFFECTS, csv_export.RUNS, csv_export.CURVES))
-    findings = tuple(ablation_findings.findings(analysis))
-    rows = tuple((record.id, recipe, record.status, record.started or MISSING) for record, recipe in runs)
     return [
         Links((*links, *files)),
         Heading("What matters most", slug="most"),
@@ -88,10 +85,9 @@ def _blocks(
         *([] if any(item.study.differences for item in analysis.studies) else report_sections.curves(labelled)),
         Heading("Limits", slug="limits"),
         Items(tuple(ablation_findings.limits(analysis))),
-        *([Disclosure("Findings in words", (Items(findings),), "words")] if findings else []),
         *report_sections.translations(labelled, stored, texts),
         *report_sections.method(records, command, agreements),
-        Disclosure("What each run is", (Table("clll", ("run", "recipe", "status", "started"), rows),), "recipes"),
+        Disclosure("What each run is", (Table("cl", ("run", "recipe"), tuple(recipes.items())),), "recipes"),
     ]
 
 
