@@ -115,14 +115,14 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
     records = runs(FACTORS, lambda levels, seed: additive(levels, seed) + noise(levels, seed))
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, ordered in ((first, records), (second, records[::-1])):
-        markdown(analysed(ordered), folder, command="python -m harness ablate --factorial")
+        markdown(analysed(ordered), folder)
     names = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
     required = {"index.md", "effects.csv", "runs.csv", "figures/ablation-1.svg", "figures/ablation-1-main.svg"}
     assert required <= set(names)
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     page = (first / "index.md").read_text()
-    assert "python -m harness ablate --factorial" in (first / "index.html").read_text()
+    assert "python -m harness run learned_positions --seed 0" in (first / "index.html").read_text()
     for name in names:
         if name.startswith("figures"):
             assert f"({name})" in page
@@ -139,7 +139,7 @@ def test_hostile_variant_name_is_escaped(tmp_path: Path) -> None:
         for level in ("relu", "gelu")
         for seed in (0, 1)
     ]
-    page = markdown(analysed(records), tmp_path, command="python -m harness ablate")
+    page = markdown(analysed(records), tmp_path)
     assert "&lt;b&gt;" in assert_no_markup(page)
 
 
