@@ -53,8 +53,8 @@ COLUMNS = {
     "updates": "finished updates",
 }
 """The first columns of `Runs.to_pandas`. The settings by their dotted names follow, then every metric of
-`harness.analysis.metric_registry`, in its `stored_unit`: losses in nats per token, BLEU and chrF from 0 to 100, times
-in seconds, memory in bytes."""
+`harness.analysis.metric_registry` as in the records: losses in nats per token, BLEU and chrF from 0 to 100, times in
+seconds, memory in bytes."""
 
 
 _EPOCH = [field.name for field in dataclasses.fields(EpochRecord)]

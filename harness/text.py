@@ -62,6 +62,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def named_seeds(seeds: Sequence[int]) -> str:
+    """Return seeds with their noun: "seed 0", "seeds 0, 1, 2"."""
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+
+
 def first_few(names: Sequence[object], most: int = 3) -> str:
     """Return the first names, and the number of the others: "a, b, c and 2 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

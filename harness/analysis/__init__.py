@@ -6,7 +6,7 @@ Output: result objects that all reports render.
 - `grouping.RunTable`: runs that may be compared, one `TableRow` per variant with its seeds; checked by `fairness`.
 - `metric_registry.METRICS`: every metric with its title, unit, digits, direction and natural scale.
 - `inference.infer`: the statistical method. `statistics.compare_rows` applies it to rows of runs (`evidence.Evidence`).
-- `bench_analysis.BenchAnalysis`: the leaderboards of all tables, and the ablations (`ablation.Analysis`).
+- `leaderboard.BenchAnalysis`: the leaderboards of all tables, and the ablations (`ablation.Analysis`).
 - `comparison.Comparison`: sides in detail: settings, metrics, subsets of the test set, sentences and n-grams.
 
 Called by `harness.reporting`, `harness.audit` and the commands `compare`, `report`, `ablate` and `bench --plan`.

@@ -11,7 +11,7 @@ from harness.analysis.comparability import DifferingSetting, Disagreement, diffe
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval
 from harness.analysis.evidence import Evidence, metric_function, row_evidence
 from harness.analysis.fairness import find_mismatches
-from harness.analysis.grouping import RunTable, TableRow, groups, measure
+from harness.analysis.grouping import RunTable, TableRow, groups, incomplete, measure
 from harness.analysis.leaderboard import compared_tables
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.selection import Run, Side
@@ -150,7 +150,7 @@ def compare(
         settings=tuple(comparability.differing_settings(sides)),
         metrics=tuple(metrics),
         remarks=_remarks(metrics),
-        lost=tuple(line for side in sides for line in _incomplete(side)),
+        lost=tuple(line for side in sides for line in incomplete(side.letter, side.records)),
         seeds=seeds,
         ranked_by=ranked_by,
         parts=tuple(parts),
@@ -203,18 +203,6 @@ def _as_sides(rows: Sequence[TableRow], results: Path) -> tuple[Side, ...]:
         )
         for number, row in enumerate(rows, start=1)
     )
-
-
-def _incomplete(side: Side) -> list[str]:
-    """Return a line for each run that did not complete."""
-    return [
-        f"{side.letter}, seed {record.spec.seed}: {record.status}"
-        + (f" after {len(record.curve)} epochs" if record.curve else "")
-        + (f": {record.reason}" if record.reason else "")
-        + ("" if record.status in run_store.FINISHED else " (not used)")
-        for record in side.records
-        if record.status != "completed"
-    ]
 
 
 def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
@@ -303,13 +291,13 @@ def _parts(
     if sums is None:
         left_out.append("sacreBLEU by length and by rarest word: not every run has the statistics of its sentences.")
     else:
-        parts.append(sentence_comparison.by_length(sides, seeds, sums, MAIN))
+        parts.append(sentence_comparison.by_length(sides, seeds, sums))
     reason = _no_words(sides, corpus)
     if corpus is None or corpus.frequencies is None or reason:
         left_out.append(f"sacreBLEU by rarest word, words by frequency: {reason}")
         return parts
     if sums is not None and len(corpus.words) == sums[0].shape[1]:
-        parts.append(sentence_comparison.by_rarest_word(sides, seeds, sums, MAIN, corpus.words, corpus.frequencies))
+        parts.append(sentence_comparison.by_rarest_word(sides, seeds, sums, corpus.words, corpus.frequencies))
     by_frequency = sentence_comparison.words(sides, seeds, corpus.words, corpus.frequencies)
     if by_frequency is None:
         left_out.append("Words by frequency: not every run has its translations stored.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.analysis.grouping import RunTable, TableRow
+from harness.analysis.metric_registry import Metric
 from harness.storage.records import RunRecord
 from impls.flops import Tokens, training_operations
 
@@ -20,23 +21,14 @@ MeanCurve = list[tuple[float, float]]
 """The epochs that all runs of a row have measured, and the best mean of a metric up to there."""
 
 
-@dataclass(frozen=True)
-class CurveMetric:
-    """A metric of the validation set; `digits` are the decimals of its target."""
-
-    title: str
-    digits: int
-    less_is_better: bool
-
-    @property
-    def sign(self) -> int:
-        return -1 if self.less_is_better else 1
-
-
 CURVE_METRICS = {
-    "validation_perplexity": CurveMetric("perplexity", 2, less_is_better=True),
-    "validation_bleu": CurveMetric("BLEU", 1, less_is_better=False),
+    metric.name: metric
+    for metric in (
+        Metric(name="validation_perplexity", title="perplexity", kind="quality", digits=2, direction="lower"),
+        Metric(name="validation_bleu", title="BLEU", kind="quality", digits=1, direction="higher"),
+    )
 }
+"""The metrics of the validation set; `digits` are the decimals of their targets."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,6 @@ class Effect(Interval):
         p_holm: The p-value after Holm's correction for all comparisons of the table.
         above_zero: The probability that the effect is above 0 for a new seed on the same test sentences.
         significant: Whether `p_holm` is below 1 − `CONFIDENCE`.
-        wins: The number of seeds with a value above 0; `losses` below 0.
     """
 
     tested: Tested = "nothing"
@@ -92,8 +91,6 @@ class Effect(Interval):
     p_holm: float | None = None
     above_zero: float | None = None
     significant: bool = False
-    wins: int = 0
-    losses: int = 0
 
     def conclude(self, *, less_is_better: bool) -> Conclusion:
         """Return the conclusion, such as better if the effect is significantly above 0."""
@@ -132,8 +129,6 @@ class Difference(Effect):
             high=_negative(self.low),
             values=tuple(0.0 - value for value in self.values),
             above_zero=None if self.above_zero is None else 1 - self.above_zero,
-            wins=self.losses,
-            losses=self.wins,
         )
 
 
@@ -172,18 +167,6 @@ class Comparisons:
     @functools.cached_property
     def _by_rows(self) -> dict[tuple[str, str], Difference]:
         return {(difference.first, difference.second): difference for difference in self.differences}
-
-
-@dataclass(frozen=True)
-class Band:
-    """The mean over seeds at each epoch, and its t interval; None at an epoch at which a run has no value.
-
-    `low` and `high` are None with fewer than 3 runs.
-    """
-
-    mean: tuple[float | None, ...]
-    low: tuple[float | None, ...] | None
-    high: tuple[float | None, ...] | None
 
 
 def minus(first: str, second: str) -> str:

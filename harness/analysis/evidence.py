@@ -22,6 +22,7 @@ from harness.evaluation import metrics
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
+from harness.text import named_seeds
 from impls.contract import Arrays
 
 LEAST_SENTENCES = 2
@@ -234,7 +235,7 @@ def _remarks(
     remarks = [] if seeds or len(rows) < 2 else ["No seed is common to all rows: nothing can be compared."]
     for row in evidence if seeds else ():
         if unused := [seed for seed in row.seeds if seed not in seeds]:
-            remarks.append(f"{row.label}: {_named_seeds(unused)} left out: not present in every row.")
+            remarks.append(f"{row.label}: {named_seeds(unused)} left out: not present in every row.")
     if len(seeds) == 1:
         tested = "p-values are over these test sentences alone" if usable.any() else "nothing is tested"
         remarks.append(f"One seed: seed noise is unknown; {tested}.")
@@ -251,11 +252,7 @@ def _remarks(
 
 def missing_values(row: Evidence) -> str:
     """Return a clause on the runs of a row without a value."""
-    return f"{row.label}: no value for {_named_seeds(row.diverged)} (diverged or missing)"
-
-
-def _named_seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"{row.label}: no value for {named_seeds(row.diverged)} (diverged or missing)"
 
 
 def number_or_nan(value: float | None) -> float:

@@ -15,7 +15,7 @@ from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.storage.records import EpochRecord, RunRecord
-from harness.text import short_line
+from harness.text import count, short_line
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -59,6 +59,17 @@ def statuses(records: Iterable[RunRecord]) -> str:
     """Return the number of runs with each status, such as "2 completed, 1 diverged"."""
     counts = Counter(record.status for record in records)
     return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+
+
+def incomplete(label: str, records: Iterable[RunRecord]) -> list[str]:
+    """Return a line for each run of a row that did not complete, with its status and reason."""
+    return [
+        f"{label}, seed {record.spec.seed}: {record.status}"
+        + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
+        + (f": {short_line(record.reason)}" if record.reason else "")
+        for record in records
+        if record.status != "completed"
+    ]
 
 
 def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:
@@ -159,7 +170,7 @@ class RunTable:
         caveats = []
         if self.records[0].spec.data.corpus == "captions":
             caveats.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
-        caveats += [f"Note: {note}" for note in notes(self.records)]
+        caveats += [f"Note: {note}" for note in record_notes(self.records)]
         if self.departures:
             caveats.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
         single = [row.label for row in self.rows if len(row.counted) == 1]
@@ -172,7 +183,7 @@ class RunTable:
         return "" if len(labels) == len(self.rows) else form.format(", ".join(labels))
 
 
-def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
+def record_notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
     """Return the distinct notes of the records, in order."""
     return tuple(dict.fromkeys(note for record in records if (note := short_line(record.note))))
 

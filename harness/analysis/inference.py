@@ -50,6 +50,7 @@ from itertools import combinations
 import numpy as np
 import scipy
 
+from harness.analysis.effects import CONFIDENCE
 from harness.analysis.scales import Reals
 
 LEAST_SEEDS = 3
@@ -102,9 +103,10 @@ class Inference:
     seed_degrees: Reals
     seeds: int
 
-    def half_width(self, confidence: float) -> Reals:
-        """Return half the width of the interval."""
-        return student(self.degrees, confidence) * self.standard_error
+    @property
+    def half_width(self) -> Reals:
+        """Half the width of the interval."""
+        return student(self.degrees, CONFIDENCE) * self.standard_error
 
     @property
     def above_zero(self) -> Reals:
@@ -193,13 +195,13 @@ def chi_square_share(degrees: float, probability: float | Reals) -> Reals:
     return share
 
 
-def detectable(standard_error: float, degrees: float, comparisons: int, *, confidence: float = 0.95) -> float:
+def detectable(standard_error: float, degrees: float, comparisons: int) -> float:
     """Return the true difference that is found significant with a probability of 80 %.
 
-    It is tested at (1 − `confidence`) / `comparisons`, the first and strictest step of Holm's correction; a table in
+    It is tested at (1 − `CONFIDENCE`) / `comparisons`, the first and strictest step of Holm's correction; a table in
     which several differences are real detects smaller ones.
     """
-    limit = float(student(degrees, 1 - (1 - confidence) / max(1, comparisons)))
+    limit = float(student(degrees, 1 - (1 - CONFIDENCE) / max(1, comparisons)))
     if degrees >= NORMAL_DEGREES:
         return standard_error * (limit + float(scipy.special.ndtri(POWER)))
     return standard_error * float(scipy.special.nctdtrinc(degrees, 1 - POWER, limit))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
-from harness.analysis.effects import LEGEND, Comparisons, Conclusion, Difference, Interval, assumption
+from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
 from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups
@@ -17,10 +17,7 @@ from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
-from harness.text import count
-
-SYMBOLS = f"{LEGEND}."
-"""The foot of every table of comparisons."""
+from harness.text import count, named_seeds
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,12 @@ class MetricLeaderboard:
     @property
     def ranking(self) -> list[str]:
         """The labels of the compared rows that have a mean, the best first."""
-        sign = 1 if self.metric.less_is_better else -1
         means = {
-            label: sign * row.mean
+            label: self.metric.sign * row.mean
             for label, row in self.intervals.items()
             if row.mean is not None and label not in self.not_compared
         }
-        return sorted(means, key=means.__getitem__)
+        return sorted(means, key=means.__getitem__, reverse=True)
 
     @property
     def seeds(self) -> int:
@@ -196,7 +192,7 @@ def _by_seeds(table: RunTable) -> list[RunTable]:
             for row, own in zip(table.rows, of_rows, strict=True)
             if seeds <= own
         ]
-        title = f"{table.title}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, sorted(seeds)))}"
+        title = f"{table.title}, {named_seeds(sorted(seeds))}"
         parts.append(RunTable(table.budget, title, tuple(members)))
     return parts
 

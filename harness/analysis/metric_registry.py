@@ -24,8 +24,8 @@ class Metric:
         scale: The scale on which it is analysed: logit for BLEU and chrF, which lie between 0 and 100; logarithm for
             perplexities, throughputs, times and memory, which are positive; otherwise the identity.
         token_based: Whether it depends on the vocabulary, so that only runs with equal target vocabularies compare.
-        unit: The unit in reports; records have `stored_unit`.
-        divisor: The size of `unit` in `stored_unit`.
+        unit: The unit in reports.
+        divisor: The size of `unit` in the unit of records, such as 60 for minutes.
     """
 
     name: str
@@ -36,12 +36,16 @@ class Metric:
     scale: Scale = IDENTITY
     token_based: bool = False
     unit: str = ""
-    stored_unit: str = ""
     divisor: float = 1.0
 
     @property
     def less_is_better(self) -> bool:
         return self.direction == "lower"
+
+    @property
+    def sign(self) -> int:
+        """−1 if less is better, otherwise 1."""
+        return -1 if self.less_is_better else 1
 
     @property
     def heading(self) -> str:
@@ -57,7 +61,7 @@ class Metric:
         return self.digits
 
     def format(self, value: float) -> str:
-        """Return a value in `stored_unit` as text in `unit`."""
+        """Return a value of a record as text in `unit`."""
         converted = value / self.divisor
         return f"{converted:,.{self.decimals(converted)}f}"
 
@@ -66,10 +70,10 @@ _score = partial(Metric, kind="quality", digits=2, direction="higher", scale=LOG
 _token_score = partial(_score, token_based=True)
 _count = partial(Metric, kind="cost", digits=0, direction="neither")
 _cost = partial(Metric, kind="cost", direction="lower", scale=LOG)
-_seconds = partial(_cost, digits=2, unit="s", stored_unit="s")
+_seconds = partial(_cost, digits=2, unit="s")
 _rate = partial(Metric, kind="cost", direction="higher", scale=LOG)
 _per_token = partial(Metric, kind="quality", digits=3, direction="lower", token_based=True)
-_loss = partial(_per_token, unit="nats", stored_unit="nats")
+_loss = partial(_per_token, unit="nats")
 _perplexity = partial(_per_token, scale=LOG)
 
 METRICS: dict[str, Metric] = {
@@ -108,7 +112,6 @@ METRICS: dict[str, Metric] = {
             title="training throughput",
             digits=0,
             unit="tokens/s",
-            stored_unit="tokens/s",
         ),
         _seconds(name="epoch_seconds", title="one epoch"),
         _seconds(name="first_update_seconds", title="first update"),
@@ -118,11 +121,8 @@ METRICS: dict[str, Metric] = {
             title="decoding throughput",
             digits=1,
             unit="sentences/s",
-            stored_unit="sentences/s",
         ),
-        _cost(
-            name="peak_memory_bytes", title="peak memory", digits=0, unit="MiB", stored_unit="bytes", divisor=2.0**20
-        ),
+        _cost(name="peak_memory_bytes", title="peak memory", digits=0, unit="MiB", divisor=2.0**20),
         _seconds(name="total_seconds", title="whole run", digits=1, unit="minutes", divisor=60.0),
     )
 }

@@ -78,9 +78,9 @@ def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, compariso
     return numbers[index] if index < len(numbers) else None
 
 
-def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNoise:
-    """Return the noise with its variance over seeds at the upper end of a one-sided chi-square interval."""
-    share = float(chi_square_share(noise.degrees, 1 - confidence))
+def upper_bound(noise: DifferenceNoise) -> DifferenceNoise:
+    """Return the noise with its variance over seeds at the upper end of a one-sided 80 % chi-square interval."""
+    share = float(chi_square_share(noise.degrees, 0.2))
     return replace(noise, run_variance=noise.run_variance / max(share, 1e-12))
 
 

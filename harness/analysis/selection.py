@@ -16,7 +16,7 @@ from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec
 from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
-from harness.text import did_you_mean, first_few
+from harness.text import did_you_mean, first_few, named_seeds
 from impls.contract import Arrays
 
 MOST_ROWS = 12
@@ -268,10 +268,9 @@ def _labels(sides: Sequence[tuple[Run, ...]]) -> list[str]:
     first = [replace(runs[0].record, id=str(index)) for index, runs in enumerate(sides)]
     by_id = {record.id: row.label for row in rows(first) for record in row.records}
     labels = [by_id[str(index)] for index in range(len(sides))]
-    seeds = [", ".join(str(run.record.spec.seed) for run in runs) for runs in sides]
     with_seeds = [
-        f"{label}, seed{'s' if ',' in side_seeds else ''} {side_seeds}" if labels.count(label) > 1 else label
-        for label, side_seeds in zip(labels, seeds, strict=True)
+        f"{label}, {named_seeds([run.record.spec.seed for run in runs])}" if labels.count(label) > 1 else label
+        for label, runs in zip(labels, sides, strict=True)
     ]
     return distinct(with_seeds if len(set(with_seeds)) > len(set(labels)) else labels)
 

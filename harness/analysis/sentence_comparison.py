@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import statistics
-from harness.analysis.effects import Conclusion, Difference
+from harness.analysis.effects import Difference
 from harness.analysis.evidence import Evidence, metric_function
+from harness.analysis.metric_registry import MAIN
 from harness.analysis.scales import LOGIT, Reals
 from harness.analysis.selection import Side
 from harness.analysis.significance import MetricFunction
@@ -33,26 +34,16 @@ Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Change:
-    """The score of a part on side `letter` minus that on the first side; `p` is corrected for all parts and sides."""
-
-    letter: str
-    mean: float | None
-    low: float | None
-    high: float | None
-    values: tuple[float, ...]
-    p: float | None
-    conclusion: Conclusion
-
-
-@dataclass(frozen=True)
 class Subset:
-    """A part of the test set: its size, the score of each side, and the change of each side but the first."""
+    """A part of the test set: its size, the score of each side, and the difference of each further side from the first.
+
+    The p-values of the differences are corrected for all parts and sides.
+    """
 
     title: str
     size: int
     scores: tuple[float | None, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -77,8 +68,8 @@ def stored_sums(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[
     return [np.stack(side) for side in present]
 
 
-def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], name: str) -> SubsetScores:
-    """Return a BLEU score by the length of the reference in the score's own tokens."""
+def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts]) -> SubsetScores:
+    """Return sacreBLEU, with these sentence statistics, by the length of the reference in sacreBLEU's own tokens."""
     lengths = sums[0][0, :, 1]
     cuts = np.unique(np.quantile(lengths, np.arange(1, PARTS) / PARTS, method="inverted_cdf"))
     indices = np.searchsorted(cuts, lengths, side="left")
@@ -86,7 +77,7 @@ def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts
     for mask in (indices == index for index in np.unique(indices)):
         ends = str(lengths[mask].min()), str(lengths[mask].max())
         masks["–".join(dict.fromkeys(ends))] = mask
-    parts = _sentence_subsets(sides, seeds, sums, name, masks)
+    parts = _sentence_subsets(sides, seeds, sums, masks)
     return SubsetScores("length", "by words of the reference", "sacreBLEU", "sentences", parts)
 
 
@@ -94,14 +85,13 @@ def by_rarest_word(
     sides: Sequence[Side],
     seeds: Sequence[int],
     sums: Sequence[Counts],
-    name: str,
     references: Sequence[Sequence[str]],
     frequencies: Mapping[str, int],
 ) -> SubsetScores:
-    """Return a BLEU score by the training frequency of the rarest word of the reference."""
+    """Return sacreBLEU, with these sentence statistics, by the training frequency of the reference's rarest word."""
     rarest = np.array([min((_class(word, frequencies) for word in words), default=0) for words in references])
     masks = {title: rarest == index for index, title in enumerate(class_titles(frequencies))}
-    parts = _sentence_subsets(sides, seeds, sums, name, masks)
+    parts = _sentence_subsets(sides, seeds, sums, masks)
     title = "by how often training has the rarest word of the reference"
     return SubsetScores("rarest_word", title, "sacreBLEU", "sentences", parts)
 
@@ -174,10 +164,9 @@ def _sentence_subsets(
     sides: Sequence[Side],
     seeds: Sequence[int],
     sums: Sequence[Counts],
-    name: str,
     masks: Mapping[str, npt.NDArray[np.bool_]],
 ) -> tuple[Subset, ...]:
-    function = metric_function(name)
+    function = metric_function(MAIN)
     assert function is not None
     subsets = [
         (title, int(mask.sum()), [array[:, mask] for array in sums]) for title, mask in masks.items() if mask.any()
@@ -201,18 +190,12 @@ def _subsets(
         ]
         scores.append(tuple(_mean(row.values) for row in evidence))
         differences += statistics.compare_rows(evidence, metric, base=sides[0].letter, scale=LOGIT).differences
-    changes = [_change(difference) for difference in statistics.with_holm(differences)]
+    changes = statistics.with_holm(differences)
     width = len(sides) - 1
     return tuple(
         Subset(title, size, scores[index], tuple(changes[index * width : (index + 1) * width]))
         for index, (title, size, _) in enumerate(subsets)
     )
-
-
-def _change(difference: Difference) -> Change:
-    conclusion = difference.conclude(less_is_better=False)
-    ends = difference.low, difference.high
-    return Change(difference.first, difference.mean, *ends, difference.values, difference.p_holm, conclusion)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

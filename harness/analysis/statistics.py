@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import inference, significance
-from harness.analysis.effects import CONFIDENCE, Band, Basis, Comparisons, Difference, Effect, Interval, minus
+from harness.analysis.effects import CONFIDENCE, Basis, Comparisons, Difference, Effect, Interval, minus
 from harness.analysis.evidence import Evidence, Sample, missing_values, number_or_nan
 from harness.analysis.inference import LEAST_SEEDS, Inference
 from harness.analysis.scales import IDENTITY, Reals, Scale
@@ -144,7 +144,7 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
         half = float(inference.student(sample.sentences - 1, CONFIDENCE) * np.sqrt(shared[0]))
     elif n >= LEAST_SEEDS:
         inferred = inference.infer(sample.natural, single, shared, moderate=False)
-        half = float(inferred.half_width(CONFIDENCE)[0])
+        half = float(inferred.half_width[0])
     low, high = _numbers(scale.inverse(np.array([centre - half, centre + half])))
     return Interval(
         label=evidence.label,
@@ -158,22 +158,24 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
     )
 
 
-def bands(curves: Sequence[Sequence[float | None]], *, scale: Scale = IDENTITY) -> Band:
-    """Return the mean and t interval over seeds at each epoch of their curves, which may differ in length.
+def bands(curves: Sequence[Sequence[float | None]], *, scale: Scale = IDENTITY) -> Reals:
+    """Return the mean over seeds at each epoch of their curves, which may differ in length, and its t interval.
 
-    Shapes: `curves` [n,E] for n seeds and E epochs.
+    Shapes: `curves` [n,E] for n seeds and E epochs; the means, lower and upper ends [3,E]. A value is NaN at an epoch
+    at which a run has no value; the ends are NaN with fewer than 3 runs.
     """
     epochs = max(map(len, curves), default=0)
     values = np.array(
         [[*map(number_or_nan, curve), *[math.nan] * (epochs - len(curve))] for curve in curves], np.float64
     )
-    means = values.mean(axis=0) if len(curves) else np.zeros(0)
-    if len(curves) < LEAST_SEEDS:
-        return Band(_numbers(means), None, None)
-    natural = scale.forward(values)
-    half = inference.student(len(curves) - 1, CONFIDENCE) * natural.std(axis=0, ddof=1) / math.sqrt(len(curves))
-    low, high = (scale.inverse(natural.mean(axis=0) + sign * half) for sign in (-1, 1))
-    return Band(_numbers(means), _numbers(low), _numbers(high))
+    band = np.full((3, epochs), math.nan)
+    if len(curves):
+        band[0] = values.mean(axis=0)
+    if len(curves) >= LEAST_SEEDS:
+        natural = scale.forward(values)
+        half = inference.student(len(curves) - 1, CONFIDENCE) * natural.std(axis=0, ddof=1) / math.sqrt(len(curves))
+        band[1:] = [scale.inverse(natural.mean(axis=0) + sign * half) for sign in (-1, 1)]
+    return np.where(np.isfinite(band), band, math.nan)
 
 
 def with_holm(effects: Sequence[AnyEffect]) -> list[AnyEffect]:
@@ -260,8 +262,6 @@ def _untested(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) ->
             n=n,
             basis=_basis(n, bool(with_sums)),
             values=tuple(map(float, by_seed)),
-            wins=int((by_seed > 0).sum()),
-            losses=int((by_seed < 0).sum()),
         )
         for mean, by_seed, with_sums in zip(means, values, has_sums, strict=True)
     ]
@@ -276,7 +276,7 @@ def _levels(sample: Sample, matrix: Reals) -> Reals:
 
 def _tests(sample: Sample, inferred: Inference, levels: Reals) -> list[dict[str, Any]]:
     """Return the interval and the test of each effect; without them if all seeds agree and nothing else varies."""
-    half = inferred.half_width(CONFIDENCE)
+    half = inferred.half_width
     low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
     columns = {
         "low": low,

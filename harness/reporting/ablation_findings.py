@@ -1,23 +1,24 @@
-"""An ablation in words: its headline, its findings, and what the evidence does not cover."""
+"""An ablation in words: its headline, its warnings, and what the evidence does not cover."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects, Tuned
+from harness.analysis.ablation import Analysis, StudyEffects, Tuned
 from harness.analysis.ablation_study import Study
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
-from harness.reporting.ablation_tables import MAIN, SECOND, effect_text, interval, signed, status
+from harness.reporting.ablation_tables import MAIN, SECOND, interval, signed, status
 from harness.reporting.document import Headline
 from harness.reporting.formatting import MISSING, listed
 from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 
 NOTHING = "No ablation: no two runs differ only in the levels of their recipes."
+NO_EFFECT = "No level was changed alone, so this page has only the effects of combinations."
 TITLE = ABLATION[MAIN].title
 
 
@@ -27,23 +28,16 @@ TITLE = ABLATION[MAIN].title
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
-        effects, studies = _known(rankings[MAIN]), _studies(analysis, variant)
-        if effects and studies:
+        effects = {rank.field: rank.effect for rank in rankings[MAIN] if rank.effect is not None}
+        if effects:
+            studies = [item for item in analysis.studies if item.study.variant == variant]
             study = next(item.study for item in studies if item.fields)
-            return Headline(_headline(study, effects), _caveat(study, studies))
-    return Headline((findings(analysis) or warnings(analysis))[0])
+            return Headline(_finding(study, effects), _caveat(study, studies))
+    return Headline((warnings(analysis) or [NO_EFFECT])[0])
 
 
-def _known(ranks: Iterable[Rank]) -> dict[str, AblationEffect]:
-    """Return the largest effect of each field that has one, in the order of the ranks."""
-    return {rank.field: rank.effect for rank in ranks if rank.effect is not None}
-
-
-def _studies(analysis: Analysis, variant: str) -> list[StudyEffects]:
-    return [effects for effects in analysis.studies if effects.study.variant == variant]
-
-
-def _headline(study: Study, effects: Mapping[str, AblationEffect]) -> str:
+def _finding(study: Study, effects: Mapping[str, AblationEffect]) -> str:
+    """Return the largest effect that can be claimed, or the largest one; `effects` are by field, the largest first."""
     variant = short_line(study.variant)
     for field, effect in effects.items():
         if _is_claimed(effect):
@@ -64,19 +58,6 @@ def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
         f"{start}Measured {setting[0].lower()}{setting[1:]}{rate}; other sizes and longer training may rank the fields "
         "differently."
     )
-
-
-def findings(analysis: Analysis) -> list[str]:
-    """Return the findings, one paragraph each."""
-    lines = []
-    for variant, rankings in analysis.rankings.items():
-        studies = _studies(analysis, variant)
-        if rankings[MAIN]:
-            study = next(effects.study for effects in studies if effects.fields)
-            lines.append(_largest_effects(study, rankings[MAIN], _known(rankings[SECOND])))
-        lines += [_factorial(effects.factorial) for effects in studies if effects.factorial is not None]
-        lines += [line for effects in studies for line in _tuning(effects)]
-    return lines
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -100,99 +81,19 @@ def warnings(analysis: Analysis) -> list[str]:
     return lines or ([] if analysis.studies else [NOTHING])
 
 
-def _largest_effects(study: Study, ranks: Sequence[Rank], seconds: Mapping[str, AblationEffect]) -> str:
-    """Return the fields by their largest effect, claimed and inconclusive ones apart."""
-    effects = _known(ranks)
-    claimed = {field: effect for field, effect in effects.items() if _is_claimed(effect)}
-    inconclusive = {field: effect for field, effect in effects.items() if field not in claimed}
-    sentences = [f"{_setting(study)}, one field of {short_line(study.variant)} changed at a time."]
-    diverged = [f"{rank.field}={', '.join(rank.lost)}" for rank in ranks if rank.lost]
-    if diverged:
-        sentences.append(f"Not trainable here, because every run diverged: {'; '.join(diverged)}.")
-    if effects and len(study.seeds) < CLAIM_SEEDS:
-        start = f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {TITLE}"
-        return " ".join([*sentences, f"{start}: {_list(study, effects)}."])
-    if claimed:
-        (field, effect), *further = claimed.items()
-        condition = assumption(len(effect.contrast.seeds))
-        sentence = f"{field} has the largest effect on the {TITLE}{condition}: {_change(effect)}{_fewer(effect, study)}"
-        if field in seconds:
-            second = seconds[field]
-            level = second.contrast.changed[0][1]
-            sentence += f"; its largest effect on {ABLATION[SECOND].title} is {_sentence(second)}, with {level}"
-        sentences.append(f"{sentence}.")
-        if further:
-            sentences.append(f"Next, by their largest effect: {_list(study, dict(further))}.")
-    if inconclusive:
-        start = "The largest effects of the other fields" if claimed else f"The largest effects on the {TITLE}"
-        seeds = count(len(study.seeds), "seed")
-        sentences.append(f"{start} are inconclusive with {seeds}: {_list(study, inconclusive)}.")
-    return " ".join(sentences)
-
-
-def _is_significant(effect: AblationEffect) -> bool:
-    """Return whether the effect is significant over seeds."""
-    return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE)
-
-
 def _is_claimed(effect: AblationEffect) -> bool:
-    """Return whether the effect is significant and has enough seeds for a claim."""
-    return _is_significant(effect) and len(effect.contrast.seeds) >= CLAIM_SEEDS
+    """Return whether the effect is significant over seeds and has enough seeds for a claim."""
+    return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
 def _change(effect: AblationEffect) -> str:
+    """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37) with none instead of rms"."""
     contrast = effect.contrast
-    return f"{_sentence(effect)} with {contrast.changed[0][1]} instead of {contrast.against[0][1]}"
-
-
-def _list(study: Study, effects: Mapping[str, AblationEffect]) -> str:
-    return "; ".join(
-        f"{field} ({effect.contrast.changed[0][1]}: {effect_text(effect)}{_fewer(effect, study)})"
-        for field, effect in effects.items()
-    )
-
-
-def _fewer(effect: AblationEffect, study: Study) -> str:
-    """Return the number of seeds of an effect if the study has more."""
-    seeds = len(effect.contrast.seeds)
-    return f", of {count(seeds, 'seed')}" if seeds < len(study.seeds) else ""
-
-
-def _sentence(effect: AblationEffect) -> str:
-    """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
     value = f"{signed(effect.mean, effect.metric)} {ABLATION[effect.metric].unit}".rstrip()
     bounds = "no interval" if interval(effect) == MISSING else interval(effect)
+    covered = "" if effect.low is None else "95 % interval "
     label = "" if effect.significant else f", {effect.conclusion.label}"
-    return f"{value} ({'' if effect.low is None else '95 % interval '}{bounds}{label})"
-
-
-def _factorial(factorial: Factorial) -> str:
-    """Return the main effects of crossed fields, and whether the fields interact."""
-    crossed, seeds = " × ".join(factorial.fields), len(factorial.seeds)
-    parts = [
-        f"All combinations of {crossed} ({factorial.combinations:,}, {count(seeds, 'seed')}), each effect an "
-        f"average over the other fields, largest effect on the {TITLE} first:"
-    ]
-    by_field = [[effect for effect in field.effects[MAIN] if effect.mean is not None] for field in factorial.main]
-    largest = [max(effects, key=lambda effect: effect.size) for effects in by_field if effects]
-    if largest:
-        largest.sort(key=lambda effect: effect.size, reverse=True)
-        levels = [(*effect.contrast.changed[0], effect_text(effect)) for effect in largest]
-        parts.append("; ".join(f"{field} ({level}: {text})" for field, level, text in levels) + ".")
-    pairs = [effect for effect in factorial.interactions[MAIN] if effect.mean is not None]
-    if pairs:
-        first = max(pairs, key=lambda effect: effect.size)
-        text = f"the largest is that of {first.contrast.label}, {_sentence(first)}."
-        if seeds >= CLAIM_SEEDS:
-            significant = sum(map(_is_significant, pairs))
-            verb = "is" if significant == 1 else "are"
-            text = f"{significant or 'none'} {verb} significant{assumption(seeds)}; {text}"
-            parts.append(f"Of {count(len(pairs), 'interaction')} {text}")
-        else:
-            parts.append(f"Of {count(len(pairs), 'interaction')}, {text}")
-    if factorial.missing or factorial.left_out:
-        parts.append(f"Not among them: {'; '.join([*factorial.missing, *factorial.left_out])}.")
-    return " ".join(parts)
+    return f"{value} ({covered}{bounds}{label}) with {contrast.changed[0][1]} instead of {contrast.against[0][1]}"
 
 
 def _setting(study: Study) -> str:
@@ -276,37 +177,6 @@ def _pilots(study: Study, tuned: Tuned) -> list[str]:
     if tuned.missing:
         lines.append(f"Not tuned, because pilots or runs at the chosen rate are missing: {'; '.join(tuned.missing)}.")
     return lines
-
-
-def _tuning(effects: StudyEffects) -> list[str]:
-    """Return a paragraph on what tuning the learning rate changes; empty without pilots."""
-    tuned = effects.tuned
-    if tuned is None or tuned.effects is None or tuned.effects.study.differences:
-        return []
-    after = {
-        effect.contrast.changed: effect
-        for field in tuned.effects.fields
-        for effect in field.effects[MAIN]
-        if effect.mean is not None
-    }
-    pairs = [
-        (effect, after[effect.contrast.changed])
-        for field in effects.fields
-        for effect in field.effects[MAIN]
-        if effect.contrast.changed in after and effect.mean is not None
-    ]
-    if not pairs:
-        return []
-    pairs.sort(key=lambda pair: -pair[1].size)
-    listing = "; ".join(
-        f"{later.contrast.label}: {effect_text(later)}, untuned {effect_text(earlier)}" for earlier, later in pairs
-    )
-    turned = [later.contrast.label for earlier, later in pairs if (earlier.mean or 0.0) * (later.mean or 0.0) < 0]
-    signs = f" The estimate changes its sign for {', '.join(turned)}." if turned else ""
-    return [
-        f"With the learning rate chosen for each recipe ({tables.pilots_text(tuned)}), the effects on the {TITLE} are, "
-        f"largest first: {listing}.{signs}"
-    ]
 
 
 # What it does not cover -----------------------------------------------------------------------------------------------

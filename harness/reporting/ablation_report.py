@@ -11,15 +11,14 @@ from typing import Any
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
 from harness.analysis.contrasts import AblationEffect
-from harness.analysis.effects import assumption
+from harness.analysis.effects import LEGEND, assumption
 from harness.analysis.grouping import RunTable, groups, statuses
-from harness.analysis.leaderboard import SYMBOLS, TableAnalysis
+from harness.analysis.leaderboard import TableAnalysis
 from harness.reporting import ablation_findings, csv_export, pages, report_sections
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import MAIN, SECOND
 from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
-from harness.reporting.formatting import MISSING
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -44,7 +43,6 @@ def document(
     *,
     results: Path | StoredFiles | None = None,
     texts: CorpusTexts | None = None,
-    command: str = "",
     failures: Sequence[str] = (),
 ) -> Document:
     """Return the report of an ablation and its runs.
@@ -53,24 +51,22 @@ def document(
         analysis: The effects of the levels.
         results: The folder of the runs, for translations; without it the page has none.
         texts: The test sets whose source and reference the page may show.
-        command: The command that trained the runs; by default those of the records.
         failures: The rules of `check` that fail, one line each.
     """
     records = _records(analysis)
     stored = None if results is None else StoredFiles.of(results)
-    warnings = [*report_sections.corpus_warnings(records), *ablation_findings.warnings(analysis)]
-    warnings += [f"This record fails the check of this project: {line}" for line in failures]
+    warnings = [*report_sections.warnings(records, failures), *ablation_findings.warnings(analysis)]
     return Document(
         title=f"Ablation: {report_sections.corpora(record.spec.data for record in records)}" if records else "Ablation",
         headline=ablation_findings.headline(analysis),
         warnings=tuple(warnings),
         about=report_sections.about(records) if records else "",
-        blocks=tuple(_blocks(analysis, records, stored, texts or {}, command)) if records else (),
+        blocks=tuple(_blocks(analysis, records, stored, texts or {})) if records else (),
     )
 
 
 def _blocks(
-    analysis: Analysis, records: Sequence[RunRecord], stored: StoredFiles | None, texts: CorpusTexts, command: str
+    analysis: Analysis, records: Sequence[RunRecord], stored: StoredFiles | None, texts: CorpusTexts
 ) -> list[Block]:
     runs = [(record, recipe) for effects in analysis.studies for record, recipe in _runs(effects)]
     recipes = {record.id: recipe for record, recipe in runs}
@@ -78,8 +74,6 @@ def _blocks(
     agreements = [f"{item.study.title}: {ablation_findings.agreement(item.study)}" for item in analysis.studies]
     links = (("Runs report", "../index.html"), ("Speed", "../speed/index.html"), ("Models", "../models.html"))
     files = tuple((name, name) for name in (EFFECTS, csv_export.RUNS, csv_export.CURVES))
-    findings = tuple(ablation_findings.findings(analysis))
-    rows = tuple((record.id, recipe, record.status, record.started or MISSING) for record, recipe in runs)
     return [
         Links((*links, *files)),
         Heading("What matters most", slug="most"),
@@ -88,10 +82,9 @@ def _blocks(
         *([] if any(item.study.differences for item in analysis.studies) else report_sections.curves(labelled)),
         Heading("Limits", slug="limits"),
         Items(tuple(ablation_findings.limits(analysis))),
-        *([Disclosure("Findings in words", (Items(findings),), "words")] if findings else []),
         *report_sections.translations(labelled, stored, texts),
-        *report_sections.method(records, command, agreements),
-        Disclosure("What each run is", (Table("clll", ("run", "recipe", "status", "started"), rows),), "recipes"),
+        *report_sections.method(records, agreements),
+        Disclosure("What each run is", (Table("cl", ("run", "recipe"), tuple(recipes.items())),), "recipes"),
     ]
 
 
@@ -181,7 +174,7 @@ def _tables(analysis: Analysis) -> list[Block]:
         blocks += _study(effects)
     if any(effects.fields or effects.factorial for effects in analysis.studies):
         condition = assumption(max(len(effects.study.seeds) for effects in analysis.studies))
-        note = f"Differences from the base with 95 % intervals; after Holm's correction{condition}: {SYMBOLS}"
+        note = f"Differences from the base with 95 % intervals; after Holm's correction{condition}: {LEGEND}."
         blocks.append(Text(note, "note"))
     return blocks
 

@@ -35,14 +35,6 @@ def interval(effect: AblationEffect) -> str:
     return formatting.bounds(effect, ABLATION[effect.metric].digits)
 
 
-def effect_text(effect: AblationEffect) -> str:
-    """Return an effect with its interval and symbol on one line: "+0.31 (+0.25 to +0.37) ▼"."""
-    if effect.mean is None:
-        return MISSING
-    bounds = "" if interval(effect) == MISSING else f" ({interval(effect)})"
-    return f"{signed(effect.mean, effect.metric)}{bounds} {effect.conclusion.symbol}"
-
-
 def cell(effect: AblationEffect) -> str | Cell:
     """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval."""
     if effect.mean is None:

@@ -6,13 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.grouping import RunTable, statuses
+from harness.analysis.grouping import BUDGETS, RunTable, statuses
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
 from harness.reporting.formatting import interval_words, listed
-from harness.reporting.report_sections import budget_title
 from harness.text import count
 
 MOST_NAMES = 3
@@ -28,7 +27,7 @@ def headline(tables: Sequence[TableAnalysis]) -> Headline:
 
 def _finding(judged: TableAnalysis) -> str:
     table, board = judged.table, judged.leaderboards.get(MAIN)
-    where = f"{table.title} ({budget_title(judged)})"
+    where = f"{table.title} ({BUDGETS[table.budget].lower()})"
     if judged.mismatches:
         points = count(len(judged.mismatches), "point")
         return f"The runs on {where} differ in {points} in which they must agree, so they are not compared."

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.effects import Conclusion
-from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis, analyse_bench
+from harness.analysis.effects import LEGEND, Conclusion
+from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis, analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import (
     ablation_report,
@@ -32,7 +32,6 @@ from harness.text import command_line, short_line
 
 MAIN_METRICS = ("bleu_sacre", "test_perplexity")
 """The metrics with a chart and a matrix of differences."""
-FAILED_CHECK = "This record fails the check of this project: {}"
 AGREEMENTS = {
     "controlled": "data settings and files, vocabularies, token ids, test set, decoding, signatures, training "
     "settings, updates, seeds, the stream of batches, and every initial tensor that two recipes share by name and "
@@ -76,7 +75,6 @@ def document(
     *,
     results: Path | StoredFiles | None = None,
     texts: CorpusTexts | None = None,
-    command: str = "",
     failures: Sequence[str] = (),
 ) -> Document:
     """Return the report of some runs.
@@ -86,7 +84,6 @@ def document(
         results: The folder of the runs with translations, sentence statistics, attention and weights. Without it, the
             page only shows the records.
         texts: The test sets whose source and reference the page may show.
-        command: The command that made the runs; by default the commands of the records.
         failures: A line for each failed rule of `check`.
 
     Raises:
@@ -101,7 +98,7 @@ def document(
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",
         headline=bench_headline.headline(tables),
-        warnings=(*report_sections.corpus_warnings(records), *map(FAILED_CHECK.format, failures)),
+        warnings=tuple(report_sections.warnings(records, failures)),
         about=report_sections.about(records),
         blocks=(
             LINKS,
@@ -116,7 +113,7 @@ def document(
             *report_sections.translations(charted, stored, texts or {}),
             *report_sections.attention(charted, stored, texts or {}),
             *_learned_positions(charted, stored),
-            *report_sections.method(records, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
+            *report_sections.method(records, [_agreement(judged) for judged in tables if judged.leaderboards]),
         ),
     )
 
@@ -208,7 +205,7 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     note = (
         "Each cell is the row minus the column: the mean difference over paired seeds with its 95 % interval (two "
         "seeds: both values), p after Holm's correction, and the probability of being better with a new seed. "
-        f"{SYMBOLS}"
+        f"{LEGEND}."
     )
     return [Heading("Significance", slug="significance"), Text(note, "aside"), *blocks]
 

@@ -11,9 +11,10 @@ from typing import Any
 from harness.analysis.comparison import Comparison, MetricComparison
 from harness.analysis.effects import Conclusion, Difference, Interval
 from harness.analysis.selection import Side
+from harness.analysis.sentence_comparison import SubsetScores
 from harness.reporting.formatting import long_line
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def to_json(comparison: Comparison) -> str:
@@ -25,7 +26,7 @@ def to_json(comparison: Comparison) -> str:
         "settings": [asdict(setting) for setting in comparison.settings],
         "metrics": [_metric(metric) for metric in comparison.metrics],
         "seeds_of_sentences": comparison.seeds,
-        "parts": [asdict(subsets) for subsets in comparison.parts],
+        "parts": [_part(subsets) for subsets in comparison.parts],
         "sentences_ranked_by": comparison.ranked_by,
         "extremes": [
             {"side": largest.letter, "sentences": _directions(largest.sentences), "ngrams": _directions(largest.ngrams)}
@@ -81,6 +82,17 @@ def _difference(metric: MetricComparison, difference: Difference | None) -> dict
         "conclusion": metric.conclusion(difference),
         "significant": difference.significant and not metric.not_tested,
     }
+
+
+def _part(subsets: SubsetScores) -> dict[str, Any]:
+    parts = [asdict(subset) | {"changes": list(map(_change, subset.changes))} for subset in subsets.parts]
+    return asdict(subsets) | {"parts": parts}
+
+
+def _change(difference: Difference) -> dict[str, Any]:
+    values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values")}
+    conclusion = difference.conclude(less_is_better=False)
+    return {"letter": difference.first, **values, "p": difference.p_holm, "conclusion": conclusion}
 
 
 def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[str, Any] | None:

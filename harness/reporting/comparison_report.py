@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from harness.analysis.comparability import machine
 from harness.analysis.comparison import Comparison, LargestDifferences, MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
-from harness.analysis.grouping import BUDGETS, statuses
+from harness.analysis.grouping import BUDGETS, record_notes, statuses
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
 from harness.analysis.sentence_comparison import Sentence, SubsetScores
 from harness.reporting.document import Block, Heading, Items, Table
 from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed
-from harness.text import count, short_line
+from harness.text import count, named_seeds, short_line
 
 MATRICES = (MAIN, "chrf", "test_loss")
 """The metrics with a table of all pairs, for three sides or more."""
@@ -57,26 +57,20 @@ def _side(side: Side) -> str:
     spec = side.records[0].spec
     return (
         f"{side.letter}: {side.label}; {spec.data.corpus} {spec.data.direction}, {short_line(spec.data.test_set)}; "
-        f"{BUDGETS[spec.budget].lower()}; {_seeds([record.spec.seed for record in side.records])} "
+        f"{BUDGETS[spec.budget].lower()}; {named_seeds([record.spec.seed for record in side.records])} "
         f"({statuses(side.records)})"
     )
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    """Return seeds with their noun, such as "seeds 0, 1, 2"."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-
-
 def _warnings(comparison: Comparison) -> list[str]:
-    notes = dict.fromkeys(record.note for side in comparison.sides for record in side.records if record.note)
     lines = [
         *(f"Allowed difference: {item.name}: {item.values}." for item in comparison.allowed),
-        *(f"Note: {note}" for note in notes),
+        *(f"Note: {note}" for note in record_notes(record for side in comparison.sides for record in side.records)),
         *(f"Did not complete: {line}." for line in comparison.lost),
         *comparison.remarks,
     ]
     if comparison.lost and comparison.seeds:
-        seeds = _seeds(comparison.seeds)
+        seeds = named_seeds(comparison.seeds)
         lines.append(f"Lengths, words, sentences and n-grams use {seeds} only, the seeds completed on every side.")
     return lines
 
@@ -266,7 +260,7 @@ def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
     for subset in subsets.parts:
         cells = [subset.title, f"{subset.size:,}", *(number(score, 2) for score in subset.scores)]
         for change in subset.changes:
-            cells += [signed(change.mean, 2), bounds(change, 2), _conclusion(change.conclusion)]
+            cells += [signed(change.mean, 2), bounds(change, 2), _conclusion(change.conclude(less_is_better=False))]
         rows.append(tuple(cells))
     notes = list(subsets.notes)
     if len(comparison.seeds) != 2:
@@ -293,9 +287,9 @@ def _sentences(comparison: Comparison, examples: LargestDifferences) -> list[Blo
     if not blocks:
         return [Heading(f"Sentences: {letter} against {base}"), Items(("No sentence's score differs.",))]
     note = (
-        f"{letter} − {base} is the difference in the sentence's {score}, a mean over {_seeds(comparison.seeds)}. The "
-        f"translations and their {score} are of the seed closest to this mean. These sentences differ most: they are "
-        "examples, not estimates."
+        f"{letter} − {base} is the difference in the sentence's {score}, a mean over {named_seeds(comparison.seeds)}. "
+        f"The translations and their {score} are of the seed closest to this mean. These sentences differ most: they "
+        "are examples, not estimates."
     )
     return [*blocks, Items((note,))]
 

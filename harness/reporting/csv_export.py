@@ -60,7 +60,7 @@ def _metrics(room: int) -> list[str]:
 
 def _column(name: str) -> str:
     """Return the name of a metric, followed by its unit for losses."""
-    return f"{name}_nats" if name in METRICS and METRICS[name].stored_unit == "nats" else name
+    return f"{name}_nats" if name in METRICS and METRICS[name].unit == "nats" else name
 
 
 def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:

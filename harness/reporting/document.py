@@ -6,7 +6,7 @@ Every string is plain text; the renderers escape it. `Disclosure` and `Widget` a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Table:
         kind: "leaderboard" sorts and filters in HTML, "matrix" colours its cells, "facts" has names and values.
         optional: Columns that are only in the HTML page, hidden at first.
         descending: Columns that sort the largest value first on the first click.
-        filters: For each row, the values that a leaderboard's filters compare.
+        search: For each row of a leaderboard, the text that its search looks at.
     """
 
     columns: str
@@ -100,7 +100,7 @@ class Table:
     kind: TableKind = "plain"
     optional: frozenset[int] = frozenset()
     descending: frozenset[int] = frozenset()
-    filters: tuple[Mapping[str, str], ...] = ()
+    search: tuple[str, ...] = ()
 
     def without_optional(self) -> Table:
         """Return the table without its optional columns."""
@@ -168,12 +168,12 @@ class Document:
     blocks: tuple[Block, ...]
     about: str = ""
     origin: str = "Made by Bakeoff from the run records alone: the same records give the same bytes."
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
-def facts(pairs: Sequence[tuple[str, str]], title: str = "") -> Table:
+def facts(pairs: Sequence[tuple[str, str]]) -> Table:
     """Return names and values as a table."""
-    return Table("lp", ("name", "value"), tuple(pairs), title, "facts")
+    return Table("lp", ("name", "value"), tuple(pairs), kind="facts")
 
 
 def find(blocks: Sequence[Block], kind: type[Kind]) -> Iterator[Kind]:

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
-from harness.analysis.effects import Conclusion, Effect
+from harness.analysis.effects import Conclusion, Effect, Interval
 from harness.reporting.document import Cell
 from harness.text import short_line
 
 MISSING = "–"
-
-
-class HasInterval(Protocol):
-    """An estimate with the ends of its interval, None if unknown, and the values of single seeds."""
-
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-    @property
-    def values(self) -> tuple[float, ...]: ...
 
 
 def long_line(value: object) -> str:
@@ -71,7 +59,7 @@ def percent(share: float) -> str:
     return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
-def bounds(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
+def bounds(estimate: Interval, digits: int, divisor: float = 1.0) -> str:
     """Return the ends of an interval of a difference, or the values of two seeds, or a dash."""
     if estimate.low is None or estimate.high is None:
         values = [signed(value / divisor, digits) for value in estimate.values]
@@ -91,7 +79,7 @@ def effect_cell(effect: Effect, conclusion: Conclusion, digits: int, *details: s
     )
 
 
-def between(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
+def between(estimate: Interval, digits: int, divisor: float = 1.0) -> str:
     """Return the ends of an interval of a mean, or the values of two seeds, or an empty string."""
     if estimate.low is not None and estimate.high is not None:
         return f"{estimate.low / divisor:,.{digits}f} to {estimate.high / divisor:,.{digits}f}"
@@ -99,7 +87,7 @@ def between(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
     return "; ".join(values) if len(values) == 2 else ""
 
 
-def interval_words(estimate: HasInterval, digits: int) -> str:
+def interval_words(estimate: Interval, digits: int) -> str:
     """Return the interval of a mean in words, such as "95 % interval 33.7 to 36.5", or an empty string."""
     if estimate.low is not None:
         over = " over test sentences" if len(estimate.values) == 1 else ""

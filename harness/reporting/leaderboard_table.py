@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from harness.analysis import statistics
 from harness.analysis.comparability import machine_kind
+from harness.analysis.effects import LEGEND
 from harness.analysis.evidence import Evidence
-from harness.analysis.grouping import TableRow
+from harness.analysis.grouping import TableRow, incomplete
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis
+from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, METRICS, SPEEDS
 from harness.reporting.csv_export import RUNS
 from harness.reporting.document import Block, Cell, Disclosure, Heading, Items, Table, Text
 from harness.reporting.formatting import MISSING, between, listed
-from harness.text import count, short_line
+from harness.text import short_line
 
 TITLES = {"training_tokens_per_second": "training tokens/s", "decoding_sentences_per_second": "sentences/s"}
 OTHER_VOCABULARY = "*"
@@ -80,7 +81,7 @@ def leaderboard(judged: TableAnalysis) -> Table:
         kind="leaderboard",
         optional=frozenset(range(len(heads) - len(optional), len(heads))),
         descending=frozenset(heads.index(_title(name)) for name in names if METRICS[name].direction == "higher"),
-        filters=tuple({"text": _search_text(label, row)} for label, row in rows),
+        search=tuple(_search_text(label, row) for label, row in rows),
     )
 
 
@@ -167,7 +168,7 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
     """Return the notes below a table: its symbols, and the runs that did not complete."""
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
-        notes.append(f"Beside the best of each column: {SYMBOLS}")
+        notes.append(f"Beside the best of each column: {LEGEND}.")
     board = judged.main
     if board is not None and board.seeds >= LEAST_SEEDS and board.comparisons.detectable is not None:
         smallest = f"{board.comparisons.detectable:.{board.metric.digits}f} {board.metric.title}"
@@ -181,8 +182,8 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
         )
     if judged.table.other_vocabulary:
         notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
-    incomplete = _incomplete_runs(judged)
-    return notes + ([f"Did not complete: {'; '.join(incomplete)}."] if incomplete else [])
+    lost = [line for row in rows for line in incomplete(row.label, row.records)]
+    return notes + ([f"Did not complete: {'; '.join(lost)}."] if lost else [])
 
 
 def _notes(judged: TableAnalysis) -> list[str]:
@@ -197,15 +198,3 @@ def _notes(judged: TableAnalysis) -> list[str]:
     if any(len(row.counted) > 2 for row in judged.table.rows):
         notes.append("Ranges are 95 % intervals.")
     return notes
-
-
-def _incomplete_runs(judged: TableAnalysis) -> list[str]:
-    """Return the runs that did not complete, each with its status and reason."""
-    return [
-        f"{row.label}, seed {record.spec.seed}: {record.status}"
-        + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
-        + (f": {short_line(record.reason)}" if record.reason else "")
-        for row in judged.table.rows
-        for record in row.records
-        if record.status != "completed"
-    ]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
 import math
 import textwrap
 import zlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+import scipy
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -60,21 +61,8 @@ SETTINGS: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with the settings of this module, independently of the user's matplotlib settings."""
-
-    @functools.wraps(draw)
-    def wrapper(*arguments: P.args, **keywords: P.kwargs) -> T:
-        with mpl.rc_context():
-            mpl.rcdefaults()
-            mpl.rcParams.update(SETTINGS)
-            return draw(*arguments, **keywords)
-
-    return wrapper
+styled = matplotlib.style.context(SETTINGS, after_reset=True)
+"""Runs a decorated function with the settings of this module, independently of the user's matplotlib settings."""
 
 
 # Styles ---------------------------------------------------------------------------------------------------------------
@@ -256,10 +244,10 @@ def series(label: str, tip: str = "") -> str:
 # Labels ---------------------------------------------------------------------------------------------------------------
 
 
-def spread(positions: Iterable[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
+def spread(positions: Sequence[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
     """Move labels apart so that they do not overlap.
 
-    Neighbours that are too close move together as a block around their mean.
+    Neighbours that are too close move together as a block around their mean: an isotonic regression.
 
     Args:
         positions: The preferred centre of each label.
@@ -270,26 +258,13 @@ def spread(positions: Iterable[float], gaps: Sequence[float], low: float, high: 
     Returns:
         The new centres, in the same order from low to high. Without room for all labels, they overlap evenly.
     """
-    targets = list(positions)
-    order = sorted(range(len(targets)), key=targets.__getitem__)
-    total = sum(gaps)
-    scale = min(1.0, (high - low) / total) if total else 1.0
-    offsets, end = {}, 0.0
-    for index in order:
-        offsets[index] = end + gaps[index] * scale / 2
-        end += gaps[index] * scale
-    blocks: list[list[float]] = []
-    for index in order:
-        blocks.append([targets[index] - offsets[index], 1.0])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            mean, count = blocks.pop()
-            total = blocks[-1][1] + count
-            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / total, total]
-    starts = [start for start, count in blocks for _ in range(int(count))]
-    centres = [0.0] * len(targets)
-    for index, start in zip(order, starts, strict=True):
-        centres[index] = min(max(start, low), high - end) + offsets[index]
-    return centres
+    order = np.argsort(positions, kind="stable")
+    sizes = np.array(gaps)[order] * min(1.0, (high - low) / sum(gaps))
+    offsets = np.cumsum(sizes) - sizes / 2
+    starts = scipy.optimize.isotonic_regression(np.array(positions)[order] - offsets).x
+    centres = np.empty(len(order))
+    centres[order] = np.clip(starts, low, high - sizes.sum()) + offsets
+    return centres.tolist()
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, line: bool = True) -> None:

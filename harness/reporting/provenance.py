@@ -94,9 +94,9 @@ def sources(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     return [(variant, source or MISSING) for variant, source in names.items()]
 
 
-def commands(records: Sequence[RunRecord], command: str) -> list[str]:
-    """Return `command`, or the commands of the records if it is empty."""
-    lines = [command] if command else dict.fromkeys(record.command for record in records if record.command)
+def commands(records: Sequence[RunRecord]) -> list[str]:
+    """Return the different commands of the records."""
+    lines = dict.fromkeys(record.command for record in records if record.command)
     return [short_line(line, longest=2_000) for line in lines]
 
 

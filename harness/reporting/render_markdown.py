@@ -67,7 +67,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: str | Cell, kind: str) -> str:
-    return code(str(cell), in_table=True) if kind == "c" and str(cell) else text(str(cell))
+    return code(cell) if kind == "c" and str(cell) else text(str(cell))
 
 
 def text(value: object) -> str:
@@ -78,11 +78,10 @@ def text(value: object) -> str:
     return re.sub(r"^([-+]|\d+[.)])(?=\s)", lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escaped)
 
 
-def code(value: object, *, in_table: bool = False) -> str:
-    """Return `value` as a code span; in a table, bars are escaped, as GitHub's tables require."""
+def code(value: object) -> str:
+    """Return `value` as a code span in a table, whose bars are escaped, as GitHub's tables require."""
     line = short_line(str(value), longest=2_000) or " "
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     padding = " " if line.startswith("`") or line.endswith("`") else ""
-    span = f"{fence}{padding}{line}{padding}{fence}"
-    return span.replace("|", "\\|") if in_table else span
+    return f"{fence}{padding}{line}{padding}{fence}".replace("|", "\\|")

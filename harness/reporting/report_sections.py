@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from harness.analysis.grouping import BUDGETS, statuses
+from harness.analysis.grouping import record_notes, statuses
 from harness.analysis.leaderboard import TableAnalysis
 from harness.experiments.specs import DataSpec
 from harness.reporting import provenance, run_files, run_plots
@@ -156,9 +156,9 @@ def attention(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts
 # Method and reproduction ----------------------------------------------------------------------------------------------
 
 
-def method(records: Sequence[RunRecord], command: str, agreements: Sequence[str]) -> list[Block]:
+def method(records: Sequence[RunRecord], agreements: Sequence[str]) -> list[Block]:
     """Return how the figures are defined and measured, and everything that is needed to reproduce them, disclosed."""
-    commands = provenance.commands(records, command)
+    commands = provenance.commands(records)
     measured = (*DEFINITIONS, *provenance.measured(records))
     digests = Table("lc", ("data", "SHA-256"), tuple(provenance.digests(records)), "Digests")
     signatures = Table("lcp", ("score", "signature", "runs"), tuple(provenance.signatures(records)), "Signatures")
@@ -205,19 +205,13 @@ def corpora(data: Iterable[DataSpec]) -> str:
     return listed(list(dict.fromkeys(f"{CORPUS_TITLES[spec.corpus]} {spec.direction}" for spec in data)))
 
 
-def corpus_warnings(records: Sequence[RunRecord]) -> list[str]:
-    """Return a warning if figures are not Multi30k's."""
+def warnings(records: Sequence[RunRecord], failures: Sequence[str]) -> list[str]:
+    """Return a warning if figures are not Multi30k's, and one for each failed rule of `check`."""
+    lines = [f"This record fails the check of this project: {line}" for line in failures]
     embedded = [record for record in records if record.spec.data.corpus == "captions"]
     if not embedded:
-        return []
+        return lines
     where = "The corpus is" if len(embedded) == len(records) else "Where it says so, the corpus is"
-    notes = "".join(
-        f" {note.rstrip('.')}." for note in dict.fromkeys(record.note for record in embedded if record.note)
-    )
-    text = f"{where} captions, sentences that a grammar in this project generates. It is not Multi30k.{notes}"
-    return [short_line(text, longest=2_000)]
-
-
-def budget_title(judged: TableAnalysis) -> str:
-    """Return the words for a table's budget within a sentence."""
-    return BUDGETS[judged.table.budget].lower()
+    own = "".join(f" {note.rstrip('.')}." for note in record_notes(embedded))
+    text = f"{where} captions, sentences that a grammar in this project generates. It is not Multi30k.{own}"
+    return [short_line(text, longest=2_000), *lines]

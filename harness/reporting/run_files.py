@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,7 @@ from harness.analysis.grouping import BUDGETS, RunTable, distinct, group_by
 from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
-from harness.reporting.translation_explorer import (
-    LARGE,
-    ROOM_BYTES,
-    TranslationColumn,
-    explorer,
-    most_seeds,
-    packed,
-    text_size,
-)
+from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn, explorer, packed
 from harness.reporting.word_alignment import align
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -80,13 +72,14 @@ def _explorer(
     tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts, room_bytes: int
 ) -> dict[str, Any] | None:
     runs = _labelled(tables)
-    columns, unread = _columns(runs, stored, texts, room_bytes)
     data = tables[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in runs if record.spec.data in texts), CorpusText((), ()))
     source, reference = (
         [short_line(line, longest=SENTENCE_CHARACTERS) for line in lines] for lines in (text.source, text.reference)
     )
-    content = explorer(columns, source=source, reference=reference, case=data.case, room_bytes=room_bytes)
+    by_seed = dict(sorted(group_by(runs, lambda run: run[1].spec.seed).items()))
+    columns = (_columns(same, stored, texts) for same in by_seed.values())
+    content = explorer(filter(None, columns), source=source, reference=reference, room_bytes=room_bytes)
     if content is None:
         return None
     notes = []
@@ -95,7 +88,8 @@ def _explorer(
             "Only translations and sentence numbers: this page holds no text of the corpus. To see sources and "
             "references, make the page where the corpus is, without --without-corpus-text."
         )
-    if left_out := [*content.seeds_left_out, *unread]:
+    if content.seeds_left_out:
+        left_out = [seed for seed in by_seed if seed > content.data["seeds"][-1]]
         notes.append(f"Left out for the size of this page: seeds {first_few(left_out, MOST_SEEDS_NAMED)}.")
     if content.sentences_left_out:
         notes.append(f"Left out for the size of this page: the last {content.sentences_left_out:,} sentences.")
@@ -104,11 +98,12 @@ def _explorer(
         "common. Underlined words are only in the translation, struck-out words only in the text compared with."
     )
     languages = [data.source_language, data.target_language]
+    present = {side["label"] for side in content.data["sides"]}
     return {
         "heading": f"{data.corpus} {data.direction}, {short_line(data.test_set)}",
         "notes": notes,
-        "labels": list(dict.fromkeys(side["label"] for side in content.data["sides"])),
-        "examples": [asdict(example) for example in content.examples],
+        "labels": [label for label in dict.fromkeys(label for label, _ in runs) if label in present],
+        "examples": content.examples,
         "seeds": content.data["seeds"],
         "languages": languages,
         "has_reference": bool(content.data["reference"]),
@@ -118,26 +113,20 @@ def _explorer(
     }
 
 
-def _columns(
-    runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: CorpusTexts, room_bytes: int
-) -> tuple[list[TranslationColumn], list[int]]:
-    """Return the translations of all seeds, or of the first ones if more do not fit; and the seeds that were not read.
+def _columns(runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: CorpusTexts) -> list[TranslationColumn]:
+    """Return the stored translations of some runs.
 
     Raises:
         ValueError: A stored file is damaged; the message names it.
     """
-    by_seed = group_by(enumerate(runs), lambda item: item[1][1].spec.seed)
-    seeds, columns, size = sorted(by_seed), dict[int, TranslationColumn](), 0
-    for number, seed in enumerate(seeds, start=1):
-        for place, (label, record) in by_seed[seed]:
-            if hypotheses := stored.hypotheses(record):
-                lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
-                aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
-                columns[place] = TranslationColumn(label, seed, lines, _sentence_chrf(stored, record), aligned)
-                size += text_size(columns[place])
-        if size > LARGE * room_bytes and number >= most_seeds(list(columns.values()), room_bytes):
-            return [columns[place] for place in sorted(columns)], seeds[number:]
-    return [columns[place] for place in sorted(columns)], []
+    columns = []
+    for label, record in runs:
+        if hypotheses := stored.hypotheses(record):
+            lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
+            aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
+            chrf = _sentence_chrf(stored, record)
+            columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
+    return columns
 
 
 def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:

@@ -129,9 +129,7 @@ def _in_panels(rows: Sequence[TableRow], labels: Sequence[str]) -> list[tuple[Ta
 
 def _curve(row: TableRow, field: str, scale: Scale) -> Reals:
     seeds = [[_finite(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
-    band = bands([values for values in seeds if values.count(None) < len(values)], scale=scale)
-    unknown = [None] * len(band.mean)
-    return np.array([band.mean, band.low or unknown, band.high or unknown], dtype=np.float64)
+    return bands([values for values in seeds if values.count(None) < len(values)], scale=scale)
 
 
 def _finite(value: float | None) -> float | None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import gzip
 import json
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from harness.experiments.specs import Case
-
 ROOM_BYTES = 1_250_000
 """The size of the compressed translations of a page, at most."""
-LARGE = 4
-"""The size of the texts in units of the room from which on they may not fit when compressed."""
 STATIC_EXAMPLES = 3
 """The sentences that a page shows without scripts."""
 
@@ -39,98 +33,74 @@ class TranslationColumn:
 
 
 @dataclass(frozen=True)
-class Example:
-    """A sentence that the page shows without scripts; `translations` are pairs of a label and marked words."""
-
-    number: int
-    disagreement: int
-    source: str
-    reference: str
-    translations: list[tuple[str, list[Piece]]]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Words with their kind in comparison with another text: "same", "added" or "removed"."""
-
-    kind: str
-    words: str
-
-
-@dataclass(frozen=True)
 class Explorer:
     """The explorer of one test set.
 
     Attributes:
         data: The input of the script.
         examples: The sentences that the page shows without scripts.
-        seeds_left_out: The seeds that did not fit.
+        seeds_left_out: Whether seeds after those of `data` did not fit.
         sentences_left_out: How many sentences did not fit.
     """
 
     data: dict[str, Any]
-    examples: list[Example]
-    seeds_left_out: list[int]
+    examples: list[dict[str, Any]]
+    seeds_left_out: bool
     sentences_left_out: int
 
 
 def explorer(
-    columns: Sequence[TranslationColumn],
+    by_seed: Iterable[Sequence[TranslationColumn]],
     *,
     source: Sequence[str] = (),
     reference: Sequence[str] = (),
-    case: Case = "kept",
     room_bytes: int = ROOM_BYTES,
 ) -> Explorer | None:
     """Return the explorer of some translations; None if no two of them have the same seed.
 
     Args:
-        columns: The translations.
+        by_seed: The translations of each seed. When the room is used up, the following ones are not read.
         source: The source sentences; empty if the page may not show them.
         reference: The reference translations; empty if the page may not show them.
-        case: With "lower", words that differ only in case are the same, because the models see lower case.
-        room_bytes: The largest size of the compressed data. The highest seeds are left out first; with one seed left,
-            the last sentences.
+        room_bytes: The largest size of the compressed data. If the first seed is larger, the last sentences are left
+            out.
     """
-    seeds = sorted({column.seed for column in columns})
-    numbers = sorted({number for column in columns for number in column.sentences})
-    included, selected, data = list(seeds), list(columns), {}
-    if sum(map(text_size, columns)) > LARGE * room_bytes:
-        included = seeds[: most_seeds(columns, room_bytes)]
-    total = len(numbers)
-    while included and numbers:
-        selected = [column for column in columns if column.seed in included]
-        data = _data(selected, included, numbers, source, reference)
-        size = len(packed(data))
-        if size <= room_bytes:
+    columns, used, seeds_left_out = list[TranslationColumn](), 0, False
+    for same in by_seed:
+        texts = ((), ()) if columns else (source, reference)
+        used += len(packed(_data(same, _numbers(same), *texts)))
+        if columns and used > room_bytes:
+            seeds_left_out = True
             break
-        if len(included) > 1:
-            included = included[: min(len(included) - 1, math.ceil(len(included) * room_bytes / size))]
-        else:
-            numbers = numbers[: min(len(numbers) - 1, int(0.95 * len(numbers) * room_bytes / size))]
-    if not numbers or max(Counter(column.seed for column in selected).values()) < 2:
+        columns += same
+    numbers = _numbers(columns)
+    total, data = len(numbers), _data(columns, numbers, source, reference)
+    while numbers and (size := len(packed(data))) > room_bytes:
+        numbers = numbers[: min(len(numbers) - 1, int(0.95 * len(numbers) * room_bytes / size))]
+        data = _data(columns, numbers, source, reference)
+    if not numbers or max(Counter(column.seed for column in columns).values()) < 2:
         return None
     data["disagreement"] = []
-    for seed in included:
-        same = [column.sentences for column in selected if column.seed == seed]
-        data["disagreement"].append([_disagreement([texts.get(number) for texts in same]) for number in numbers])
-    first = [column for column in selected if column.seed == included[0]]
-    order = sorted(zip(data["disagreement"][0], numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    examples = [_example(number, share, first, source, reference, case) for share, number in order[:STATIC_EXAMPLES]]
-    return Explorer(data, examples, seeds[len(included) :], total - len(numbers))
+    for seed in data["seeds"]:
+        translations = [side["text"] for side in data["sides"] if side["seed"] == seed]
+        data["disagreement"].append([_disagreement(of_sentence) for of_sentence in zip(*translations, strict=True)])
+    return Explorer(data, _examples(data), seeds_left_out, total - len(numbers))
 
 
-def text_size(column: TranslationColumn) -> int:
-    """Return the number of characters of the translations."""
-    return sum(map(len, column.sentences.values()))
-
-
-def most_seeds(columns: Sequence[TranslationColumn], room_bytes: int) -> int:
-    """Return how many seeds may fit, estimated from the first one: compressing all seeds takes seconds."""
-    first = min(column.seed for column in columns)
-    numbers = sorted({number for column in columns for number in column.sentences})
-    data = _data([column for column in columns if column.seed == first], [first], numbers, (), ())
-    return math.ceil(1.1 * room_bytes / len(packed(data)))
+def _examples(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the sentences of the first seed with the largest disagreement."""
+    shares = data["disagreement"][0]
+    sides = [side for side in data["sides"] if side["seed"] == data["seeds"][0]]
+    return [
+        {
+            "number": data["numbers"][index],
+            "disagreement": shares[index],
+            "source": data["source"][index] if data["source"] else "",
+            "reference": data["reference"][index] if data["reference"] else "",
+            "translations": [(side["label"], side["text"][index]) for side in sides if side["text"][index] is not None],
+        }
+        for index in sorted(range(len(shares)), key=lambda index: -shares[index])[:STATIC_EXAMPLES]
+    ]
 
 
 def packed(data: Any) -> str:
@@ -139,12 +109,12 @@ def packed(data: Any) -> str:
     return base64.b64encode(gzip.compress(text, mtime=0)).decode()
 
 
+def _numbers(columns: Sequence[TranslationColumn]) -> list[int]:
+    return sorted({number for column in columns for number in column.sentences})
+
+
 def _data(
-    columns: Sequence[TranslationColumn],
-    seeds: Sequence[int],
-    numbers: Sequence[int],
-    source: Sequence[str],
-    reference: Sequence[str],
+    columns: Sequence[TranslationColumn], numbers: Sequence[int], source: Sequence[str], reference: Sequence[str]
 ) -> dict[str, Any]:
     """Return the input of the script, with the sentences in the order of `numbers`."""
     sides = [
@@ -152,7 +122,7 @@ def _data(
             "label": column.label,
             "seed": column.seed,
             "text": [column.sentences.get(number) for number in numbers],
-            "chrf": [column.chrf[number] for number in numbers] if len(column.chrf) > max(numbers) else [],
+            "chrf": [column.chrf[number] for number in numbers] if len(column.chrf) > max(numbers, default=0) else [],
             "aligned": {str(number): list(words) for number, words in column.aligned.items()},
         }
         for column in columns
@@ -162,7 +132,7 @@ def _data(
         "sides": sides,
         "source": [_line(source, number) for number in numbers] if source else [],
         "reference": [_line(reference, number) for number in numbers] if reference else [],
-        "seeds": list(seeds),
+        "seeds": sorted({column.seed for column in columns}),
         "attended": sorted({number for column in columns for number in column.aligned}),
     }
 
@@ -188,33 +158,3 @@ def _disagreement(texts: Sequence[str | None]) -> int:
     totals = np.add.outer(counts.sum(axis=1), counts.sum(axis=1))
     shares = np.where(totals > 0, 1 - 2 * common / np.maximum(totals, 1), 0.0)
     return round(100 * float(shares[np.triu_indices(len(bags), 1)].mean()))
-
-
-def _example(
-    number: int,
-    disagreement: int,
-    columns: Sequence[TranslationColumn],
-    source: Sequence[str],
-    reference: Sequence[str],
-    case: Case,
-) -> Example:
-    texts = [(column.label, column.sentences[number]) for column in columns if number in column.sentences]
-    base = reference[number] if number < len(reference) else texts[0][1]
-    pieces = [(label, marked(base, text, case=case)) for label, text in texts]
-    return Example(number, disagreement, _line(source, number), _line(reference, number), pieces)
-
-
-def marked(base: str, text: str, *, case: Case = "kept") -> list[Piece]:
-    """Return the words of `text`, and those of `base` that it lacks, with their kinds."""
-    before, after = base.split(), text.split()
-    keys = [[word.lower() for word in words] if case == "lower" else words for words in (before, after)]
-    pieces = []
-    for kind, low, high, start, end in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
-        if kind == "equal":
-            pieces.append(Piece("same", " ".join(after[start:end])))
-            continue
-        if high > low:
-            pieces.append(Piece("removed", " ".join(before[low:high])))
-        if end > start:
-            pieces.append(Piece("added", " ".join(after[start:end])))
-    return pieces

@@ -20,7 +20,6 @@ from ablation_factory import (
     base_spec,
     by_activation,
     effect_of,
-    findings,
     noise,
     not_completed,
     run,
@@ -38,6 +37,7 @@ from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.experiments.ablation_grids import levels
 from harness.experiments.specs import DataSpec
+from harness.reporting import ablation_findings
 from harness.reporting.ablation_tables import field_rows
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS, RECIPES
@@ -77,14 +77,12 @@ def test_field_with_the_largest_effect_ranks_first() -> None:
     analysis = analysed(records)
     ranks = analysis.rankings["learned_positions"][LOSS]
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
-    finding = findings(analysis)[0]
-    most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
-    assert f"{most}−0." in finding
-    assert ") with none instead of learned; its largest effect on sacreBLEU is " in finding
-    assert finding.index("norm (rms") < finding.index("activation (gelu")
-    few_seeds = findings(analysed(record for record in records if record.spec.seed < 4))[0]
+    finding = ablation_findings.headline(analysis).finding
+    assert "positions has the largest effect on the validation loss: −0." in finding
+    assert ") with none instead of learned" in finding
+    few_seeds = ablation_findings.headline(analysed(record for record in records if record.spec.seed < 4)).finding
     assert "has the largest effect" not in few_seeds
-    assert "Fewer than 5 seeds are too few for a claim. Largest effects on the validation loss: positions" in few_seeds
+    assert "4 seeds are too few for a claim, which needs 5" in few_seeds
 
 
 def test_additive_losses_have_main_effects_and_no_interactions() -> None:
@@ -147,7 +145,6 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
     assert pairs["positions=none with activation=tanh"].mean == pytest.approx(0.2 / 2, abs=0.03)
     main = effect_of(factorial.main, "positions", "none")
     assert main.mean == pytest.approx(0.5 + 0.4 / 2 + 0.2 / 4, abs=0.03)
-    assert "the largest is that of positions=none with norm=rms" in "\n".join(findings(analysed(records)))
 
 
 def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> None:
@@ -190,7 +187,7 @@ def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
     (row,) = [row for row in field_rows(study.study, study.fields) if row.level == "gelu"]
     assert (row.status, row.seeds) == ("1 of 3 diverged", 2)
     assert "1 of 3 diverged" in terminal(analysis)
-    assert "activation=gelu (1 of 3 diverged)" in "\n".join(findings(analysis))
+    assert "activation=gelu (1 of 3 diverged)" in "\n".join(ablation_findings.warnings(analysis))
 
 
 def test_missing_seed_of_one_recipe_does_not_affect_others() -> None:
@@ -201,7 +198,6 @@ def test_missing_seed_of_one_recipe_does_not_affect_others() -> None:
     ]
     analysis = analysed(records)
     study = analysis.studies[0]
-    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in findings(analysis)[0]
     assert study.study.differences == ()
     assert effect_of(study.fields, "activation", "tanh").contrast.seeds == (0, 1)
     assert effect_of(study.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)

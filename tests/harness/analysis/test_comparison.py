@@ -268,7 +268,7 @@ def test_lengths_divide_sentences_into_scored_parts(sides: list[Side]) -> None:
     wrong = correct.copy()
     wrong[lengths == 9, 2:6] = 0
     sums = [np.stack([correct, correct]), np.stack([wrong, wrong])]
-    parts = sentence_comparison.by_length(sides, (0, 1), sums, "bleu_sacre").parts
+    parts = sentence_comparison.by_length(sides, (0, 1), sums).parts
     assert [(part.title, part.size) for part in parts] == [("4", 2), ("9", 3), ("20", 1)]
     assert [part.scores for part in parts] == [(100.0, 100.0), (100.0, 0.0), (100.0, 100.0)]
     assert [part.changes[0].mean for part in parts] == pytest.approx([0, -100, 0], abs=0.01)

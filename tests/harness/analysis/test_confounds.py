@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablation_factory import analysed, findings, markdown
+from ablation_factory import analysed, markdown
 from record_factory import record
 from small_runs import TINY, spec
 
@@ -69,7 +69,11 @@ def test_confounds_field_that_changes_the_ratio_is_warned_of_in_every_report(tmp
     assert (confound.field, list(confound.ratios)) == ("positions", ["sinusoidal", "learned"])
     assert confound.ratios == pytest.approx({"sinusoidal": 16 * 0.016 / 0.707, "learned": 16 * 0.016 / 0.075})
     bench_page = render_markdown.document(bench_report.document(records))
-    for page in ("\n".join(findings(analysed(records))), markdown(analysed(records), tmp_path), bench_page):
+    for page in (
+        "\n".join(ablation_findings.warnings(analysed(records))),
+        markdown(analysed(records), tmp_path),
+        bench_page,
+    ):
         assert WARNING in page
         assert "0.36 with sinusoidal, 3.41 with learned" in page
 
@@ -134,7 +138,7 @@ def test_analyse_batching_is_compared_although_batches_and_updates_differ() -> N
     assert (
         "Batching is compared at equal epochs (10): every level sees each training pair once per epoch. The number of "
         "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
-    ) in findings(analysis)
+    ) in ablation_findings.warnings(analysis)
     (norm_effects,) = analysed(grid({"norm": ("layernorm", "rms")})).studies
     stated = [ablation_findings.agreement(study) for study in (effects.study, norm_effects.study)]
     assert ["training settings apart from batching" in text for text in stated] == [True, False]
@@ -185,7 +189,7 @@ def test_groups_runs_with_different_batching_are_in_separate_tables() -> None:
         (100, {"random": 100, "tokens": 61}, "neither epochs nor updates equal"),
     ],
 )
-def test_findings_with_a_limit_on_updates_name_the_basis_of_the_comparison(
+def test_warnings_with_a_limit_on_updates_name_the_basis_of_the_comparison(
     limit: int, updates: dict[str, int], expected: str
 ) -> None:
     records = []
@@ -193,4 +197,4 @@ def test_findings_with_a_limit_on_updates_name_the_basis_of_the_comparison(
         limited = replace(full.spec, updates=limit)
         curve = (replace(full.curve[0], updates=updates[full.spec.training.batching]),)
         records.append(replace(full, spec=limited, id=limited.id, curve=curve, chosen_epochs=(1,)))
-    assert expected in "\n".join(findings(analysed(records)))
+    assert expected in "\n".join(ablation_findings.warnings(analysed(records)))

@@ -17,7 +17,7 @@ from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion
 from harness.analysis.evidence import stored_sentences
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import MetricLeaderboard, analyse_bench, leaderboards
-from harness.reporting.ablation_tables import effect_text
+from harness.reporting.ablation_tables import cell
 from impls.recipes import TUTORIAL
 
 
@@ -50,18 +50,18 @@ def test_conclude_follows_test_and_direction(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"mean": 0.5, "low": 0.4, "high": 0.6, "significant": True}, "+0.500 (+0.400 to +0.600) ▼"),
-        ({"mean": -0.5, "low": -0.6, "high": -0.4, "significant": True}, "−0.500 (−0.600 to −0.400) ▲"),
-        ({"mean": 0.5, "low": -0.4, "high": 0.6}, "+0.500 (−0.400 to +0.600) ~"),
+        ({"mean": 0.5, "low": 0.4, "high": 0.6, "significant": True}, "+0.500 ▼ (+0.400 to +0.600)"),
+        ({"mean": -0.5, "low": -0.6, "high": -0.4, "significant": True}, "−0.500 ▲ (−0.600 to −0.400)"),
+        ({"mean": 0.5, "low": -0.4, "high": 0.6}, "+0.500 ~ (−0.400 to +0.600)"),
         ({"mean": 0.5, "significant": True, "tested": "sentences"}, "+0.500 †"),
-        ({"mean": 0.5, "values": (0.4, 0.6), "tested": "nothing"}, "+0.500 (seeds: +0.400; +0.600) ?"),
+        ({"mean": 0.5, "values": (0.4, 0.6), "tested": "nothing"}, "+0.500 ? (seeds: +0.400; +0.600)"),
         ({"tested": "nothing"}, "–"),
     ],
 )
-def test_effect_text_has_the_symbol_of_its_conclusion(fields: dict[str, Any], expected: str) -> None:
+def test_effect_cell_has_the_symbol_of_its_conclusion(fields: dict[str, Any], expected: str) -> None:
     contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
     effect = AblationEffect(label=contrast.label, metric="validation_loss", contrast=contrast, tested="seeds")
-    assert effect_text(replace(effect, **fields)) == expected
+    assert str(cell(replace(effect, **fields))) == expected
 
 
 def test_assumption_is_named_below_six_seeds() -> None:

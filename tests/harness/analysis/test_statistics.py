@@ -17,7 +17,7 @@ from evidence_factory import SENTENCES, mean, plain_row, row, rows
 from statistics_simulation import bleu_counts
 
 from harness.analysis import significance
-from harness.analysis.effects import Band, Conclusion, Difference
+from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.evidence import Evidence
 from harness.analysis.scales import LOG
 from harness.analysis.significance import holm
@@ -178,7 +178,6 @@ def test_compare_rows_seeds_that_differ_alike_have_no_spread_to_test() -> None:
     assert difference.mean == pytest.approx(1)
     assert (difference.low, difference.high, difference.p, difference.significant) == (None, None, None, False)
     assert difference.remark == "All seeds have exactly the same difference: no spread to test."
-    assert (difference.wins, difference.losses) == (3, 0)
 
 
 # Missing runs and statistics ------------------------------------------------------------------------------------------
@@ -313,32 +312,32 @@ def test_contrasts_are_main_effects_and_interactions() -> None:
 
 def test_bands_are_t_intervals_by_epoch() -> None:
     curves = [[5.0, 4.0, 3.0], [5.5, 4.1, 3.3], [4.0, 4.4, 2.0]]
-    band = bands(curves)
+    mean_by_epoch, *ends = bands(curves)
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(curves, axis=0), scipy.stats.sem(curves))
-    assert band.mean == pytest.approx(np.mean(curves, axis=0))
-    assert (band.low, band.high) == (pytest.approx(low), pytest.approx(high))
+    assert mean_by_epoch == pytest.approx(np.mean(curves, axis=0))
+    assert ends == [pytest.approx(low), pytest.approx(high)]
 
 
 def test_bands_on_the_log_scale_are_intervals_of_logarithms() -> None:
     values = np.array([500.0, 2.0, 30.0])
     band = bands(values[:, None].tolist(), scale=LOG)
     low, high = scipy.stats.t.interval(0.95, 2, np.log(values).mean(), scipy.stats.sem(np.log(values)))
-    assert band.mean == pytest.approx([values.mean()])
-    assert (band.low, band.high) == (pytest.approx([math.exp(low)]), pytest.approx([math.exp(high)]))
+    assert band[:, 0] == pytest.approx([values.mean(), math.exp(low), math.exp(high)])
 
 
 def test_bands_end_where_a_run_ends() -> None:
     band = bands([[5.0, 4.0, 3.0], [6.0, math.nan], [4.0, None]])
-    assert band.mean == (5.0, None, None)
-    assert band.low is not None
-    assert [value is None for value in band.low] == [False, True, True]
+    assert band[0, 0] == 5
+    assert np.isnan(band).tolist() == [[False, True, True]] * 3
 
 
 @pytest.mark.parametrize(
     ("curves", "means"), [([[5.0, 4.0]], (5.0, 4.0)), ([[5.0], [4.0]], (4.5,)), ([], ())], ids=["one", "two", "none"]
 )
 def test_bands_fewer_than_three_runs_have_no_interval(curves: Sequence[list[float]], means: tuple[float, ...]) -> None:
-    assert bands(curves) == Band(means, None, None)
+    band = bands(curves)
+    assert tuple(band[0]) == means
+    assert np.isnan(band[1:]).all()
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

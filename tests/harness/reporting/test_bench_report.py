@@ -218,7 +218,7 @@ RUN_IDS = [run.id for run in page_records()]
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return write(page_records(), folder, command="python -m harness bench").with_suffix(".md")
+    return write(page_records(), folder).with_suffix(".md")
 
 
 def test_page_opens_with_the_headline_that_every_format_has(page: Path) -> None:
@@ -238,7 +238,7 @@ def test_page_opens_with_the_headline_that_every_format_has(page: Path) -> None:
 
 def test_page_names_the_command_and_every_run(page: Path) -> None:
     content = page.with_suffix(".html").read_text(encoding="utf-8")
-    for word in ("python -m harness bench", "29,000 training pairs", "tok:13a", "commit", *RUN_IDS):
+    for word in ("python -m harness run learned_positions", "29,000 training pairs", "tok:13a", "commit", *RUN_IDS):
         assert word in content
 
 

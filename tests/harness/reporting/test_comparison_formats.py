@@ -31,7 +31,7 @@ def test_json_has_its_schema_and_all_pairs(variant_pair: Path) -> None:
     for seed in range(3):
         save_record(variant_pair, "paper", seed)
     document = json.loads(comparison_data.to_json(compared(variant_pair, FIRST, SECOND, "paper")))
-    assert document["schema"] == 2
+    assert document["schema"] == 3
     assert [side["letter"] for side in document["sides"]] == ["A", "B", "C"]
     (bleu,) = [metric for metric in document["metrics"] if metric["name"] == "bleu_sacre"]
     differences = bleu["differences"]
