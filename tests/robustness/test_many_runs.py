@@ -179,8 +179,6 @@ def test_page_reads_the_translations_of_the_seeds_that_fit(tmp_path: Path, monke
     alive = Alive(monkeypatch, "load_hypotheses")
     (widget,) = run_files.translations([table], StoredFiles(tmp_path), {})
     assert 2 <= alive.calls < 2 * 12
-    monkeypatch.setattr(run_files, "most_seeds", lambda columns, room: 12)
-    assert run_files.translations([table], StoredFiles(tmp_path), {}) == [widget]
     assert any("Left out for the size of this page: seeds" in note for note in widget["notes"])
 
 

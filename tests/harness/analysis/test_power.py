@@ -86,8 +86,8 @@ def test_noise_is_that_of_the_table_with_most_degrees_of_freedom(larger: str) ->
 
 
 def test_upper_bound_is_that_of_a_one_sided_chi_square_interval() -> None:
-    noise = upper_bound(DifferenceNoise(run_variance=0.3, degrees=12, sentence_variance=0.1), 0.9)
-    assert noise.run_variance == pytest.approx(0.3 * 12 / scipy.stats.chi2.ppf(0.1, 12))
+    noise = upper_bound(DifferenceNoise(run_variance=0.3, degrees=12, sentence_variance=0.1))
+    assert noise.run_variance == pytest.approx(0.3 * 12 / scipy.stats.chi2.ppf(0.2, 12))
     assert (noise.degrees, noise.sentence_variance) == (12, 0.1)
 
 

@@ -52,7 +52,7 @@ def test_record_of_a_resumed_run_lists_earlier_environments(tmp_path: Path, monk
             other_machine = {**machine, "cores": other_cores}
             other_versions = {**evidence.versions(), **versions}
             patch.setattr(evidence, "machine", lambda device, value=other_machine: value)
-            patch.setattr(evidence, "versions", lambda value=other_versions: value)
+            patch.setattr(evidence, "versions", lambda *_, value=other_versions: value)
             patch.setenv("OMP_PROC_BIND", "true")
             assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == other_cores
     resumed = train.run(run, tmp_path)
@@ -76,7 +76,9 @@ OTHER_ARITHMETIC = {
     "ATEN_CPU_CAPABILITY=default": lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "default"),
     "ONEDNN_MAX_CPU_ISA=SSE41": lambda patch: patch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41"),
     "cpu_capability=AVX": lambda patch: patch.setattr(evidence, "torch_arithmetic", lambda: {"cpu_capability": "AVX"}),
-    "numpy=1.0": lambda patch: patch.setattr(evidence, "versions", lambda: {"numpy": "1.0"}),
+    "numpy=1.0": lambda patch: patch.setattr(
+        evidence, "versions", lambda packages=(): dict.fromkeys(packages, "2.0") | {"numpy": "1.0"}
+    ),
     "processor=another": lambda patch: patch.setattr(evidence, "machine", lambda _: {"processor": "another"}),
 }
 
