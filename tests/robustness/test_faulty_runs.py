@@ -44,7 +44,8 @@ def test_run_ending_badly_fails_with_its_reason(runs: FaultyRuns, kind: str, rea
     record = runs.record_of(kind)
     assert record.status == "failed"
     assert record.reason.startswith(reason)
-    assert len(record.curve) == kind.startswith("raising")
+    # A Python exception leaves the epochs before it; a process that ends at once leaves none.
+    assert len(record.curve) == (kind in {"raising", "raising_beside_a_thread", "out_of_memory"})
     assert "\x1b" not in record.reason + runs.output
     assert runs.starts()[f"{kind}-0"] == 1
     assert LOST_PROCESSES not in record.environment
