@@ -13,20 +13,15 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from impls.pytorch.cpu_kernels import is_exact_inference
+
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this build of torch has the kernels. They are not public; `torch.compile` uses them in the same way."""
 
 
 def is_packable(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether to multiply with a packed weight: float32 on a CPU, without gradients or lower precision."""
-    return (
-        AVAILABLE
-        and not torch.is_grad_enabled()
-        and x.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and torch.get_float32_matmul_precision() == "highest"
-    )
+    return AVAILABLE and weight.dtype == torch.float32 and is_exact_inference(x)
 
 
 class PackedWeight:

@@ -18,7 +18,7 @@ from harness.conformance.models_under_test import SIZES
 from impls import registry
 from impls.contract import SOS, Batch, Recipe, Seq2SeqModel, Training, TransformerRecipe
 from impls.pytorch import cpu_kernels
-from impls.pytorch.cpu_kernels import LOSS_ROWS, add_masked, attend_packed, output_loss
+from impls.pytorch.cpu_kernels import LOSS_ROWS, add_masked, attend_packed, output_loss, softmax
 from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_packing import pack
 
@@ -218,3 +218,24 @@ def test_decoding_asked_for_too_many_candidates_gives_every_token_once(name: str
     assert np.array_equal(np.sort(many.tokens), np.tile(np.arange(vocabulary_size), (32, 1)))
     np.testing.assert_allclose(many.log_probabilities[:3], few.log_probabilities, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.exp(many.log_probabilities).sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(128, 8, 1, 1), (128, 8, 1, 7), (40, 2, 5, 15), (40, 2, 5, 16), (3, 2, 1, 5)])
+def test_softmax_without_gradients_equals_torch(shape: tuple[int, ...]) -> None:
+    scores = normal(*shape).detach().float() * 20
+    scores[0] = MASKED_SCORE
+    scores[1:, :, :, shape[-1] // 2 + 1 :] += MASKED_SCORE
+    expected = torch.softmax(scores.double(), dim=-1)
+    with torch.inference_mode():
+        weights = softmax(scores.clone())
+    assert (weights - expected).abs().max() < 1e-6
+    assert not weights[1:, :, :, shape[-1] // 2 + 1 :].any()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_softmax_overwrites_scores_only_without_gradients(gradients: bool) -> None:
+    scores = normal(128, 8, 1, 7).detach().float()
+    before = scores.clone()
+    with torch.set_grad_enabled(gradients):
+        softmax(scores)
+    assert torch.equal(scores, before) == gradients
