@@ -45,7 +45,7 @@ EXTERNAL_RECIPE = replace(BASE, positions="rotary")
 FAMILIES: dict[str, Recipe] = {"base": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 COVERED = {"learned_positions", "paper_base"}
 """Variants that other cases cover by default: the first on realistic batches, the second by `paper`, its small copy."""
-REALISTIC_FAULTS = (*REALISTIC, *((14, fault) for fault in UPDATES))
+REALISTIC_FAULTS = REALISTIC + UPDATES
 
 
 def external_builder(*sizes: int, dropout: float | None = None, **settings: Any) -> Seq2SeqModel:
