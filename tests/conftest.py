@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from command_line import Refused
-from fault_server import Server, running
-from places import FIXTURES, ROOT
+from fault_server import Server
+from places import PYTHON_PATH
 from worker_tasks import Crew, Task
 
 from harness.cli.main import main
@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def processes(cache: Path) -> Iterator[None]:
     """Let the processes of runs find the modules of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(FIXTURES), str(ROOT)]))
+        patch.setenv("PYTHONPATH", PYTHON_PATH)
         yield
 
 
@@ -129,8 +129,9 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Yield a web server whose faults a test chooses."""
-    with running() as started:
-        yield started
+    started = Server()
+    yield started
+    started.end()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Updates at padded shapes equal plain updates, and capturing and replaying them changes nothing."""
+"""Updates at padded shapes equal plain ones, capturing and replaying them changes nothing; where graphs are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import pytest
 import torch
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, batch_of
 
+import impls
 from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import ModelUnderTest, with_dropout
+from harness.experiments.specs import RunSpec
+from impls import registry
 from impls.contract import EOS, Arrays, Batch, Training
 from impls.pytorch import cuda_graph_training
 from impls.pytorch.cuda_graph_training import LENGTH_STEP, BatchShape, GraphModel, Graphs, padded_shape
@@ -297,3 +300,33 @@ def test_replayed_update_never_waits_on_gpu() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert static.take_totals().updates == len(batches)
+
+
+# Where the setting is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "unsupported"),
+    [
+        ("learned_positions", {}, "device='cpu'"),
+        ("learned_positions", {"framework": "keras", "device": "cuda"}, "framework='keras'"),
+        ("bahdanau_gru", {"device": "cuda"}, "variant='bahdanau_gru'"),
+        ("torch_reference", {"device": "cuda:1"}, "variant='torch_reference'"),
+        ("plain", {"device": "cuda"}, "variant='plain'"),
+        ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
+    ],
+)
+def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], unsupported: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {unsupported}: CUDA graphs need framework='torch'"):
+        RunSpec(variant=variant, recipe=registry.recipe(variant), cuda_graphs="on", **changes)
+
+
+def test_cuda_graphs_external_builder_raises() -> None:
+    with pytest.raises(ValueError, match="with variant='mine:NAME': CUDA graphs need"):
+        RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
+
+
+@pytest.mark.parametrize(("variant", "reason"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")])
+def test_cuda_graphs_unsupported_model_is_not_built(variant: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs=True .*{reason}"):
+        impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)

@@ -49,12 +49,6 @@ def test_sinusoids_interleave_sine_and_cosine() -> None:
     np.testing.assert_allclose(formulas.sinusoids(7, 6), expected, rtol=0, atol=1e-15)
 
 
-def test_sinusoids_shift_is_rotation() -> None:
-    table = formulas.sinusoids(50, 8)
-    products = table @ table.T
-    assert np.diag(products, 5) == pytest.approx(products[0, 5])
-
-
 @pytest.mark.parametrize(
     ("positions", "width", "message"),
     [

@@ -1,4 +1,4 @@
-"""Frameworks loaded by real runs, their records, and messages about missing frameworks.
+"""Frameworks loaded by real runs, their records, messages about missing frameworks, and what an update leaves.
 
 Each command runs in a new process whose `sitecustomize` hides frameworks as if they were not installed and writes the
 loaded ones, for itself and all processes that it starts.
@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import PYTHON_PATH, ROOT
 
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -202,3 +202,45 @@ def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
     result = train(folder / f"{name} alone", name, hidden)
     assert result.code == 0, result.error
     assert [record.status for record in result.records] == ["completed"]
+
+
+# What an update leaves ------------------------------------------------------------------------------------------------
+
+BUILD = """
+from small_models import BASE, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, batch_of_lengths
+import impls
+
+sizes = SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
+model = impls.build(BASE, *sizes, training=impls.Training(), framework="keras")
+model.train_step(batch_of_lengths((3, 4), (5, 2)), 1e-3)
+"""
+
+COUNT_ATTACHED = """
+tensors = [*model.held.weights, *(tensor for update, _ in model._sums for tensor in update)]
+print(sum(tensor.grad_fn is not None for tensor in tensors), len(tensors))
+"""
+
+COUNT_COMPILATIONS = """
+second = impls.build(BASE, *sizes, training=impls.Training(), framework="keras", seed=1)
+print(model.compilation().count, second.compilation().count)
+"""
+
+
+def numbers_after_an_update(backend: str, script: str) -> list[int]:
+    """Return the numbers that a script prints after the first update of a model on a backend of Keras."""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": PYTHON_PATH}
+    command = [sys.executable, "-c", BUILD + script]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return [int(word) for word in process.stdout.split()]
+
+
+def test_what_an_update_leaves_keeps_no_graph() -> None:
+    """The graph of an update's gradients holds the weights before it."""
+    attached, tensors = numbers_after_an_update("torch", COUNT_ATTACHED)
+    assert tensors > 10
+    assert attached == 0
+
+
+def test_compilations_of_an_earlier_model_are_not_counted_again() -> None:
+    assert numbers_after_an_update("jax", COUNT_COMPILATIONS) == [1, 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-import impls
-from harness.conformance.models_under_test import SIZES
-from impls import registry
-from impls.contract import Batch
+from harness.conformance.models_under_test import named
 from impls.pytorch import packed_linear
 from impls.pytorch.packed_linear import PackedLinear
 
@@ -55,18 +51,14 @@ def test_packed_linear_after_a_change_uses_the_new_weight(layer: Any) -> None:
 
 @pytest.mark.parametrize("name", ["learned_positions", "paper", "tuned", "bahdanau_gru", "torch_reference"])
 def test_model_after_an_update_scores_with_the_new_weights(name: str) -> None:
-    recipe = registry.recipe(name)
-    small: dict[str, Any] = SIZES[recipe.family]
-    recipe, sizes = replace(recipe, **small), (21, 21)  # equal, for recipes that tie all embeddings
-    model, other = (impls.build(recipe, *sizes, seed=seed) for seed in (0, 1))
-    random = np.random.default_rng(0)
-    source, target = (random.integers(4, min(sizes), (3, 6), dtype=np.int32) for _ in range(2))
-    before = model.logits(source, target)
-    model.train_step(Batch(source, target, target), 1e-2)
-    after = model.logits(source, target)
+    subject = named(name)
+    (model, other), batch = (subject.model(seed=seed) for seed in (0, 1)), subject.batch()
+    before = model.logits(batch.source, batch.target_in)
+    model.train_step(batch, 1e-2)
+    after = model.logits(batch.source, batch.target_in)
     assert np.abs(after - before).max() > 1e-3
     other.set_weights(model.weights())
-    np.testing.assert_allclose(after, other.logits(source, target), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(after, other.logits(batch.source, batch.target_in), rtol=0, atol=1e-6)
 
 
 def test_packing_is_for_exact_products_without_gradients_alone(layer: Any) -> None:

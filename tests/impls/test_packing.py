@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import graph_models as graphs
 import numpy as np
 import pytest
 import torch
 from parity_cases import gradients
-from small_models import BASE, GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, batch_of, target_vocabulary_size
+from small_models import BASE, GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, batch_of, subject
 from torch import nn
 
 import impls
-from harness.conformance.models_under_test import with_dropout
+from harness.conformance.assertions import token_nats
 from impls.contract import PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
 from impls.pytorch import torch_adapter
 from impls.pytorch.cpu_kernels import output_loss
@@ -42,25 +43,9 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6) -> Batch:
     return batch_of(sources, targets)
 
 
-def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
+def model(recipe: Recipe) -> TorchModel:
     """Return a model without dropout whose weights are all far from 0."""
-    result = impls.build(
-        with_dropout(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
-    )
-    random = np.random.default_rng(1)
-    weights = result.weights()
-    for value in weights.values():
-        value += 0.05 * random.standard_normal(value.shape).astype(np.float32)
-    result.set_weights(weights)
-    return result
-
-
-def padded_nats(model: TorchModel, batch: Batch) -> np.ndarray[Any, Any]:
-    """Return the result of `token_nats`, computed from the logits of the padded batch."""
-    logits = torch.from_numpy(model.logits(batch.source, batch.target_in)).double()
-    target = torch.from_numpy(batch.target_out.astype(np.int64))[..., None]
-    nats = -torch.log_softmax(logits, dim=-1).gather(2, target)[..., 0].numpy()
-    return np.where(batch.target_out != PAD, nats, 0)
+    return subject(recipe).perturbed(training=UNCLIPPED, dropout=0.0)  # type: ignore[return-value]
 
 
 def padded_gradients(model: TorchModel, batch: Batch) -> Arrays:
@@ -81,7 +66,7 @@ def padded_gradients(model: TorchModel, batch: Batch) -> Arrays:
 
 def differences(model: TorchModel, batch: Batch) -> tuple[float, float]:
     """Return the differences of packed and padded nats and gradients, relative to the largest values."""
-    plain = padded_nats(model, batch)
+    plain = token_nats(model.logits(batch.source, batch.target_in), batch.target_out)
     nats = float(np.abs(model.token_nats(batch) - plain).max() / np.abs(plain).max())
     expected = padded_gradients(model, batch)
     largest = max(float(np.abs(gradient).max()) for gradient in expected.values())
@@ -115,7 +100,7 @@ def test_rows_of_padding_do_not_affect_packed_gradients(recipe: Recipe) -> None:
 @pytest.mark.parametrize("kind", [BASE, GRU, REFERENCE, "graphs"], ids=["transformer", "gru", "reference", "graphs"])
 def test_update_on_only_padding_changes_no_weight(kind: Any) -> None:
     padding = np.full((3, 4), PAD, np.int32)
-    small = graph_model(BASE) if kind == "graphs" else model(kind)
+    small = graphs.model(GraphModel, BASE, Training(batch_size=9)) if kind == "graphs" else model(kind)
     before = small.weights()
     small.train_step(Batch(padding, padding, padding), 1e-3)
     assert all(np.array_equal(value, before[name]) for name, value in small.weights().items())
@@ -193,12 +178,6 @@ def test_packed_tokens_and_positions_equal_batch() -> None:
 # Dropout --------------------------------------------------------------------------------------------------------------
 
 
-def graph_model(recipe: TransformerRecipe) -> TorchModel:
-    settings: dict[str, Any] = {"training": Training(batch_size=9), "seed": 0, "precision": "float32", "device": "cpu"}
-    sizes = SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE
-    return torch_adapter.build(recipe, *sizes, kind=GraphModel, **settings)
-
-
 @pytest.mark.parametrize("kind", ["packed", "graphs"])
 def test_dropout_rates_per_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(BASE, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
@@ -212,7 +191,7 @@ def test_dropout_rates_per_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(DropoutSource, "keep_mask", recorded)
     batch = random_batch(9)
     if kind == "graphs":
-        graph_model(recipe).train_step(batch, 1e-3)
+        graphs.model(GraphModel, recipe, Training(batch_size=9)).train_step(batch, 1e-3)
         rows = {len(batch.source) * 24}
     else:
         impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE).train_step(batch, 1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from small_models import batch_of
 from torch import nn
 
 import impls
-from examples.lstm_attention import LstmAttention, build
+from examples.lstm_attention import LstmAttention
 from harness.cli.main import main
 from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import named
@@ -22,7 +23,6 @@ from impls.contract import EOS, PAD, SOS, Seq2SeqModel
 pytestmark = pytest.mark.usefixtures("single_thread")
 
 SIZES = (37, 41)
-SETTINGS: dict[str, Any] = {"seed": 0, "device": "cpu", "precision": "float32"}
 
 
 def small_lstm() -> LstmAttention:
@@ -46,29 +46,6 @@ class WithoutStep(nn.Module):
         return logits, attention[:, None, None].expand(-1, 1, 2, -1, -1)
 
 
-def without_step(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
-    return impls.wrap(lambda: WithoutStep(dropout), *sizes, **settings)
-
-
-class LogitsOnly(LstmAttention):
-    def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
-        return super().decode(memory, target_in)[0]
-
-
-def without_attention(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
-    return impls.wrap(lambda: LogitsOnly(*sizes, width=128, dropout=dropout), *sizes, **settings)
-
-
-class ZeroAttention(LstmAttention):
-    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, attention = super().decode(memory, target_in)
-        return logits, torch.zeros_like(attention)
-
-
-def zero_attention(*sizes: int, **settings: Any) -> Seq2SeqModel:
-    return impls.wrap(lambda: ZeroAttention(*sizes, width=32, dropout=0.1), *sizes, **settings)
-
-
 class NoEmptySentences(LstmAttention):
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         lengths = (source != PAD).sum(1)
@@ -76,9 +53,29 @@ class NoEmptySentences(LstmAttention):
         return super().encode(source)
 
 
-def no_empty_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
-    return impls.wrap(lambda: NoEmptySentences(*sizes, width=32, dropout=0.1), *sizes, **settings)
+def with_results(name: str, change: Callable[..., Any]) -> type[LstmAttention]:
+    """Return the example with other results of `decode`: change(logits, attention)."""
+    return type(name, (LstmAttention,), {"decode": lambda self, *inputs: change(*LstmAttention.decode(self, *inputs))})
 
+
+LogitsOnly = with_results("LogitsOnly", lambda logits, attention: logits)
+ZeroAttention = with_results("ZeroAttention", lambda logits, attention: (logits, torch.zeros_like(attention)))
+WrongLogits = with_results("WrongLogits", lambda logits, attention: (logits[..., :-1], attention))
+WrongAttention = with_results("WrongAttention", lambda logits, attention: (logits, attention.transpose(1, 2)))
+ThreeValues = with_results("ThreeValues", lambda logits, attention: (logits, attention, None))
+
+
+def builder(kind: Callable[..., nn.Module], width: int = 32) -> Callable[..., Seq2SeqModel]:
+    def build(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
+        return impls.wrap(lambda: kind(*sizes, width, dropout), *sizes, **settings)
+
+    return build
+
+
+without_step = builder(lambda *settings: WithoutStep(settings[-1]))
+without_attention = builder(LogitsOnly, 128)
+zero_attention = builder(ZeroAttention)
+no_empty_sentences = builder(NoEmptySentences)
 
 MODULE = small_lstm()
 BATCH = batch_of([[5, 6], [7]], [[8, 9], [4]])
@@ -169,23 +166,6 @@ def test_decoding_without_step_equals_decoding_with_step() -> None:
 def _hide_step(module: LstmAttention) -> nn.Module:
     module.step = None  # type: ignore[assignment, method-assign]
     return module
-
-
-class WrongLogits(LstmAttention):
-    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, attention = super().decode(memory, target_in)
-        return logits[..., :-1], attention
-
-
-class WrongAttention(LstmAttention):
-    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, attention = super().decode(memory, target_in)
-        return logits, attention.transpose(1, 2)
-
-
-class ThreeValues(LstmAttention):
-    def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
-        return *super().decode(memory, target_in), None
 
 
 class StepWithoutState(LstmAttention):
@@ -297,8 +277,3 @@ def test_reorder_unknown_state_is_refused() -> None:
 
     with pytest.raises(ValueError, match="returned a str"):
         select_rows(("state",), torch.zeros(1, dtype=torch.int64))
-
-
-def test_example_builder_passes_dropout_on() -> None:
-    module: Any = build(*SIZES, dropout=0.0, **SETTINGS)
-    assert module.module.user.dropout.p == 0.0
