@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,21 +27,15 @@ def code_of(notebook: Path) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
-def run_notebook(notebook: Path, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["BAKEOFF_CACHE"] = str(folder / "cache")
-    command = [sys.executable, "-c", code_of(notebook)]
-    settings = {"env": environment, "capture_output": True, "text": True, "timeout": 600, "check": False}
-    process = subprocess.run(command, cwd=notebook.parent, **settings)
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(notebook: Path, tmp_path: Path) -> None:
-    output = run_notebook(notebook, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["BAKEOFF_CACHE"] = str(tmp_path / "cache")
+    settings = {"env": environment, "capture_output": True, "text": True, "timeout": 600, "check": False}
+    process = subprocess.run([sys.executable, "-c", code_of(notebook)], cwd=notebook.parent, **settings)
+    assert process.returncode == 0, process.stderr
     if notebook.stem == "train_and_look":
-        assert "FAILED" in output
+        assert "FAILED" in process.stdout
 
 
 def test_noise_in_the_notebook_is_that_of_seeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,27 +45,15 @@ def test_noise_in_the_notebook_is_that_of_seeds_alone(monkeypatch: pytest.Monkey
     assert not names["ablation"].duplicated([*names["within"].keys, "seed"]).any()
 
 
-def snippet(page: str, text: str) -> str:
-    """Return the Python code of a page of the documentation that contains a text."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
-    (code,) = (block for block in blocks if text in block)
-    return str(code)
-
-
-def execute(code: str, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Execute code with stand-ins for libraries that are not installed with the tests."""
-    for name, contents in modules.items():
-        module = ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
-    exec(compile(code, "documentation", "exec"), {})
-
-
 def test_hugging_face_dataset_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pairs = [{"de": f"Hund {number} läuft .", "en": f"Dog {number} runs ."} for number in range(3)]
     saved = {split: {"translation": pairs} for split in ("train", "validation", "test")}
-    execute(snippet("data.md", "load_from_disk"), {"datasets": {"load_from_disk": lambda folder: saved}}, monkeypatch)
+    stand_in = SimpleNamespace(load_from_disk=lambda folder: saved)
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)  # which is not installed with the tests
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if "load_from_disk" in block)
+    exec(compile(code, "documentation", "exec"), {})
     names = {f"{split}_source": str(tmp_path / f"{split}.tsv") for split in saved}
     corpus = corpora.load(DataSpec(corpus="files", files=FileSpec(**names)))
     assert corpus.splits["test"][0][2] == "Hund 2 läuft ."

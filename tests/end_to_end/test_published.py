@@ -10,7 +10,9 @@ import math
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import published_pages
@@ -26,7 +28,6 @@ from harness.experiments.specs import RunSpec
 from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from impls.contract import TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS, TRAININGS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
@@ -37,6 +38,18 @@ ABLATION, TYING, LAYERS, CAPTIONS = (
 FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
 RECORDS = FOLDERS[PUBLISHED]
 SPEED = {ROOT / path: pages for path, pages in published_pages.SPEED.items()}
+
+
+def section(title: str) -> str:
+    """Return a section of the results page."""
+    return RESULTS_PAGE.split(f"## {title}\n")[1].split("## ")[0]
+
+
+def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> dict[Any, list[RunRecord]]:
+    groups: dict[Any, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -68,32 +81,19 @@ def words_of(record: RunRecord) -> list[str]:
     return words[3:]
 
 
-PAGES = ("index.html", "models.html", "ablation/index.html", "captions/index.html", "speed/index.html")
-
-
-def assert_published(folder: Path) -> None:
-    """Assert that every file written under `folder` equals the published one."""
-    written = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+@pytest.mark.parametrize(
+    ("words", "target"), published_pages.PAGES.items(), ids=[" ".join(words[-2:]) for words in published_pages.PAGES]
+)
+def test_published_pages_follow_from_the_published_results(words: list[str], target: Path, tmp_path: Path) -> None:
+    for page in REPORTS.rglob("*.html"):  # pages link to existing pages only
+        path = tmp_path / page.relative_to(REPORTS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert main([*words, "--reports", str(tmp_path / target.relative_to(published_pages.REPORTS))]) == 0
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
     assert written
     for path in sorted(written):
-        assert (REPORTS / path.relative_to(folder)).read_bytes() == path.read_bytes(), path.relative_to(folder)
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    """Return a folder with an empty file for each page: pages link to existing pages only."""
-    for name in PAGES:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    return tmp_path
-
-
-@pytest.mark.parametrize("results", published_pages.COMMANDS, ids=lambda folder: folder.name)
-def test_published_pages_follow_from_the_published_records(results: Path, pages: Path) -> None:
-    command, target = published_pages.COMMANDS[results]
-    folder = pages / target.relative_to(published_pages.REPORTS)
-    assert main([*command.split(), "--results", str(results), "--reports", str(folder)]) == 0
-    assert_published(pages)
+        assert (REPORTS / path.relative_to(tmp_path)).read_bytes() == path.read_bytes(), path.relative_to(tmp_path)
 
 
 def test_published_captions_page_shows_its_text_and_aligned_words() -> None:
@@ -101,13 +101,6 @@ def test_published_captions_page_shows_its_text_and_aligned_words() -> None:
     assert '<option value="attended">' in page
     assert "captions de-en, its test split" in page
     assert "test_2016_flickr" not in page.partition('id="translations"')[2].partition("<h2")[0]
-
-
-@pytest.mark.parametrize("document", SPEED, ids=lambda path: path.stem)
-def test_published_speed_page_follows_from_the_published_document(document: Path, pages: Path) -> None:
-    folder = pages / SPEED[document].relative_to(published_pages.REPORTS)
-    assert main(["speed", "--from", str(document), "--reports", str(folder)]) == 0
-    assert_published(pages)
 
 
 def test_published_pages_are_short_and_every_link_leads_to_a_file() -> None:
@@ -170,7 +163,7 @@ ENGINES = {
     "ctranslate2": "CTranslate2",
     "ctranslate2_int8": "CTranslate2, int8",
 }
-SPEED_SECTION = " ".join(RESULTS_PAGE.split("## How fast")[1].split())
+SPEED_SECTION = " ".join(section("How fast").split())
 
 
 def test_results_page_repeats_the_speed_of_engines() -> None:
@@ -257,26 +250,26 @@ def negated(number: str) -> str:
 
 
 def test_results_page_repeats_the_controlled_comparison() -> None:
-    section = RESULTS_PAGE.split("## The controlled comparison")[1].split("## ")[0]
-    controlled = sorted((run for run in RECORDS if run.spec.budget == "controlled"), key=row_name)
-    for variant, group in itertools.groupby(controlled, key=row_name):
-        runs = list(group)
+    controlled = grouped((run for run in RECORDS if run.spec.budget == "controlled"), row_name)
+    text = section("The controlled comparison")
+    for variant, runs in controlled.items():
         bleu, perplexity = (np.mean([run.scores[name] for run in runs]) for name in ("bleu_sacre", "test_perplexity"))
         curves = np.array([[epoch.validation_bleu for epoch in run.curve] for run in runs], dtype=float).mean(axis=0)
         title = f"`{variant}`".replace(" in Keras`", "` in Keras")
         row = [title, f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
-        assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
-    text = " ".join(section.split())
+        assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in text
+    text = " ".join(text.split())
     differences = controlled_differences()
     assert [effect.groups() for effect in EFFECT.finditer(text)] == [differences[pair] for pair in PAIRS]
     assert_noise_of_the_gru(text, controlled)
 
 
-def assert_noise_of_the_gru(text: str, controlled: list[RunRecord]) -> None:
+def assert_noise_of_the_gru(text: str, controlled: dict[str, list[RunRecord]]) -> None:
     """Assert that the page has the deviations over seeds, and the interval that one pair gives without other rows."""
-    scores: dict[str, list[float]] = {}
-    for record in sorted(controlled, key=lambda record: record.spec.seed):
-        scores.setdefault(row_name(record), []).append(record.scores["bleu_sacre"] or math.nan)
+    scores = {
+        name: [run.scores["bleu_sacre"] or math.nan for run in sorted(runs, key=lambda run: run.spec.seed)]
+        for name, runs in controlled.items()
+    }
     deviation = {name: np.std(values, ddof=1) for name, values in scores.items()}
     gru = deviation.pop("bahdanau_gru")
     mean = np.sqrt(np.mean(np.square(list(deviation.values()))))
@@ -293,68 +286,55 @@ def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest
     assert table.endswith("\n10 of 10")
 
 
-def test_results_page_repeats_the_ablation() -> None:
-    cells: dict[tuple[str, str], list[RunRecord]] = {}
-    for record in FOLDERS[ABLATION]:
-        recipe = record.spec.recipe
-        assert isinstance(recipe, TransformerRecipe)
-        cells.setdefault((recipe.positions, recipe.embedding_init), []).append(record)
-    assert {len(records) for records in cells.values()} == {5}
-    section = RESULTS_PAGE.split("## Which detail matters?")[1].split("## ")[0]
-    for positions in {positions for positions, _ in cells}:
-        records = [cells[positions, init] for init in ("xavier", "width")]
-        losses = [
-            np.mean([min(epoch.validation_loss or math.inf for epoch in run.curve) for run in runs]) for runs in records
-        ]
-        bleu = [np.mean([run.scores["bleu_sacre"] for run in runs]) for runs in records]
-        row = [f"`{positions}`", *(f"{loss:.3f}" for loss in losses), *(f"{score:.1f}" for score in bleu)]
-        assert f"| {' | '.join(row)} |" in section
-    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "ablation" / "index.md").read_text(encoding="utf-8"))
-    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
-    assert len(effects) == 8
+def assert_effects_are_published(text: str, pages: str, count: int) -> None:
+    """Assert that a section has this number of effects, all of which are on the page of an ablation."""
+    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / pages / "index.md").read_text(encoding="utf-8"))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(text.split()))
+    assert len(effects) == count
     assert not [effect for effect in effects if effect not in page]
+
+
+def test_results_page_repeats_the_ablation() -> None:
+    cells = grouped(FOLDERS[ABLATION], lambda run: (run.spec.recipe.positions, run.spec.recipe.embedding_init))
+    assert {len(records) for records in cells.values()} == {5}
+    text = section("Which detail matters?")
+    for positions in {positions for positions, _ in cells}:
+        values = [lowest_loss_and_bleu(cells[positions, init]) for init in ("xavier", "width")]
+        row = [f"`{positions}`", *itertools.chain(*zip(*values, strict=True))]
+        assert f"| {' | '.join(row)} |" in text
+    assert_effects_are_published(text, "ablation", 8)
+
+
+def changed_level(record: RunRecord) -> str:
+    for name in ("norm_order", "norm", "ffn", "activation"):
+        if getattr(record.spec.recipe, name) != getattr(LEARNED_POSITIONS, name):
+            return f"{name}={getattr(record.spec.recipe, name)}"
+    return "base"
 
 
 def test_results_page_repeats_the_ablation_of_layers() -> None:
-    levels: dict[str, list[RunRecord]] = {}
-    for record in FOLDERS[LAYERS]:
-        recipe = record.spec.recipe
-        assert isinstance(recipe, TransformerRecipe)
-        changed = [
-            f"{name}={getattr(recipe, name)}"
-            for name in ("norm_order", "norm", "ffn", "activation")
-            if getattr(recipe, name) != getattr(LEARNED_POSITIONS, name)
-        ]
-        levels.setdefault(changed[0] if changed else "base", []).append(record)
+    levels = grouped(FOLDERS[LAYERS], changed_level)
     assert {len(records) for records in levels.values()} == {5}
-    section = RESULTS_PAGE.split("## Norms, activations and feed-forward")[1].split("## ")[0]
+    text = section("Norms, activations and feed-forward")
     for level, records in levels.items():
         loss, bleu = lowest_loss_and_bleu(records)
-        assert f"| `{level}` | {loss} | {bleu} |" in section
-    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "layers" / "ablation" / "index.md").read_text(encoding="utf-8"))
-    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", section)
-    assert len(effects) == 2 * (len(levels) - 1)
-    assert not [effect for effect in effects if effect not in page]
+        assert f"| `{level}` | {loss} | {bleu} |" in text
+    assert_effects_are_published(text, "layers/ablation", 2 * (len(levels) - 1))
 
 
 def test_results_page_repeats_the_runs_on_tying() -> None:
-    section = RESULTS_PAGE.split("## Why is `paper` ahead?")[1].split("## ")[0]
-    cells: dict[tuple[str, str], tuple[list[RunRecord], list[RunRecord]]] = {}
+    text = section("Why is `paper` ahead?")
     paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
-    for record in [*FOLDERS[TYING], *paper]:
-        recipe = record.spec.recipe
-        assert isinstance(recipe, TransformerRecipe)
-        cells.setdefault((recipe.positions, recipe.tying), ([], []))[recipe.width > 128].append(record)
+    cells = grouped([*FOLDERS[TYING], *paper], lambda run: (run.spec.recipe.positions, run.spec.recipe.tying))
     assert len(cells) == 4
-    for (positions, tying), (smaller, full) in cells.items():
+    for (positions, tying), runs in cells.items():
+        sizes = grouped(runs, lambda run: run.spec.recipe.width > 128)
+        smaller, full = sizes[False], sizes[True]
         assert sorted(record.spec.seed for record in smaller) == list(range(5))
         assert [record.spec.seed for record in full] == [0]
         row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *lowest_loss_and_bleu(full)]
-        assert f"| {' | '.join(row)} |" in section
-    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "tying" / "ablation" / "index.md").read_text(encoding="utf-8"))
-    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
-    assert len(effects) == 3
-    assert not [effect for effect in effects if effect not in page]
+        assert f"| {' | '.join(row)} |" in text
+    assert_effects_are_published(text, "tying/ablation", 3)
 
 
 def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
@@ -365,20 +345,20 @@ def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
 
 def test_results_page_repeats_the_strong_recipe() -> None:
     runs = [record for record in RECORDS if record.spec.variant == "tuned"]
-    section = " ".join(RESULTS_PAGE.split("## A strong recipe")[1].split("## ")[0].split())
+    text = " ".join(section("A strong recipe").split())
     epochs, most = {len(run.curve) for run in runs}, TRAININGS["tuned"].epochs
     assert len(epochs) == 1
-    assert f"{len(runs)} seeds, trained for {epochs.pop()} of their {most} epochs" in section
+    assert f"{len(runs)} seeds, trained for {epochs.pop()} of their {most} epochs" in text
     (row,) = (line for line in readme_results.table().splitlines() if "`tuned`" in line)
-    assert f"reach {row.split('|')[-2].strip().replace(' (', ' sacreBLEU (')}" in section
-    for name, text in (("bleu_sacre", "sacreBLEU"), ("bleu_tokenised", "BLEU on lower-cased tokens")):
+    assert f"reach {row.split('|')[-2].strip().replace(' (', ' sacreBLEU (')}" in text
+    for name, title in (("bleu_sacre", "sacreBLEU"), ("bleu_tokenised", "BLEU on lower-cased tokens")):
         scores = sorted(run.scores[name] for run in runs)
-        assert f"{np.mean(scores):.1f} {text}" in section
-        assert f"{scores[0]:.2f} to {scores[-1]:.2f}" in section
+        assert f"{np.mean(scores):.1f} {title}" in text
+        assert f"{scores[0]:.2f} to {scores[-1]:.2f}" in text
     curve = np.mean([[epoch.validation_bleu for epoch in run.curve] for run in runs], axis=0)
-    assert f"16 epochs: {', '.join(f'{value:.1f}' for value in curve[3::4])}" in section
+    assert f"16 epochs: {', '.join(f'{value:.1f}' for value in curve[3::4])}" in text
     losses = np.mean([[epoch.validation_loss for epoch in run.curve] for run in runs], axis=0)
-    assert f"from {losses[-2]:.3f} to {losses[-1]:.3f} in the last epoch" in section
+    assert f"from {losses[-2]:.3f} to {losses[-1]:.3f} in the last epoch" in text
 
 
 def possible_runs(plan: ablate.AblationPlan) -> list[RunSpec]:

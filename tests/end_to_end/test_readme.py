@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from small_runs import OPTIONS
 
 from harness.cli.main import main, parser
 from harness.experiments.suites import SUITES, VARIANTS
@@ -70,8 +71,7 @@ def test_readme_is_short() -> None:
     assert sum(words) / len(words) <= 20
 
 
-SMALL = "--suite quick --corpus captions --tokenizer whitespace --set data.training_pairs=200 --epochs 1 --threads 1"
-SMALL += " --set decoding.max_tokens=5"
+SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS]
 
 
 @pytest.mark.usefixtures("processes", "one_process")
@@ -80,12 +80,12 @@ def test_commands_of_the_readme_work_in_their_order_in_one_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for line in (
-        f"run paper {SMALL}",
-        f"bench --variant learned_positions --variant paper {SMALL}",
-        f"ablate --field norm_order --seed 0 {SMALL}",
-        "check",
+        "run paper",
+        "bench --variant learned_positions --variant paper",
+        "ablate --field norm_order --seed 0",
     ):
-        assert main(line.split()) == 0, capsys.readouterr().err
+        assert main([*line.split(), *SMALL]) == 0, capsys.readouterr().err
+    assert main(["check"]) == 0, capsys.readouterr().err
     output = capsys.readouterr().out
     assert "1 of them finished earlier" in output
     assert "Passed: a fair comparison of 4 runs" in output

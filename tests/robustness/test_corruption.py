@@ -6,12 +6,13 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from stored_files import RECORD, SPEC, STORED
 
-from harness.storage import run_store
+from harness.storage import files, run_store
 
 SAMPLE, ALL = 50, 1_000
 
@@ -59,23 +60,21 @@ def test_load_file_damaged_a_thousand_times_is_rejected_or_unchanged(tmp_path: P
     assert harmless_damages(tmp_path, kind, ALL) <= (0 if STORED[kind].every_byte else ALL // 100)
 
 
-def test_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edits", "complaint"),
+    [
+        ({"note": "edited"}, "its seal is not that of its content"),
+        ({"note": "edited", files.SEAL: None}, "it has no seal: expected a file as it was written"),
+    ],
+)
+def test_edited_record_is_reported_and_skipped(tmp_path: Path, edits: dict[str, Any], complaint: str) -> None:
     path = run_store.save_record(tmp_path, RECORD)
-    path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
+    value = json.loads(path.read_text(encoding="utf-8")) | edits
+    path.write_text(json.dumps({name: value[name] for name in value if value[name] is not None}), encoding="utf-8")
     complaints: list[str] = []
     assert run_store.records(tmp_path, complain=complaints.append) == []
     assert run_store.finished(tmp_path, SPEC.id, complain=complaints.append) is None
     assert len(complaints) == 2
-    assert all(f"{path}: its seal is not that of its content" in line for line in complaints)
-    with pytest.raises(ValueError, match="its seal"):
+    assert all(f"{path}: {complaint}" in line for line in complaints)
+    with pytest.raises(ValueError, match=complaint):
         run_store.find(tmp_path, SPEC.id[:12])
-
-
-def test_record_without_its_seal_is_reported_and_skipped(tmp_path: Path) -> None:
-    path = run_store.save_record(tmp_path, RECORD)
-    value = json.loads(path.read_text(encoding="utf-8"))
-    del value["seal"]
-    path.write_text(json.dumps({**value, "note": "edited"}), encoding="utf-8")
-    complaints: list[str] = []
-    assert run_store.records(tmp_path, complain=complaints.append) == []
-    assert complaints == [f"{path}: it has no seal: expected a file as it was written"]

@@ -18,16 +18,7 @@ from typing import Any
 
 import pytest
 from places import ROOT
-from stored_files import (
-    RECORD,
-    SPEC,
-    WRITERS,
-    save_attention,
-    save_hypotheses,
-    save_record,
-    save_sentences,
-    save_weights,
-)
+from stored_files import RECORD, SPEC, WRITERS, save_record
 
 from harness.storage import files, run_store
 
@@ -192,9 +183,9 @@ def test_write_through_a_link_is_refused(tmp_path: Path) -> None:
     outside.mkdir()
     results.mkdir()
     (results / SPEC.id).symlink_to(outside)
-    for save in (save_record, save_hypotheses, save_sentences, save_attention, save_weights):
+    for kind in ("record", "hypotheses", "sentences", "attention", "weights"):
         with pytest.raises(ValueError, match="is a link: expected a folder to write in"):
-            save(results, 1)
+            WRITERS[kind](results, 1)
     with pytest.raises(ValueError, match="is a link"):
         run_store.open_log(results, SPEC.id)
     assert contents(outside) == {}

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from faulty_runs import (
-    DATA_OPTIONS,
     PATIENCE_SECONDS,
     QUICK,
     FaultyRuns,
@@ -26,6 +25,7 @@ from faulty_runs import (
     until,
 )
 from places import ROOT
+from small_runs import OPTIONS
 
 from harness.processes import exit_status
 from harness.storage import locks, run_store
@@ -81,7 +81,7 @@ def test_run_locked_between_check_and_start_is_awaited(runs: FaultyRuns) -> None
 
 
 def test_run_command_on_a_locked_run_is_one_line(runs: FaultyRuns) -> None:
-    command = [sys.executable, "-m", "harness", "run", "faulty_models:build_sound", *DATA_OPTIONS]
+    command = [sys.executable, "-m", "harness", "run", "faulty_models:build_sound", *OPTIONS]
     command += ["--results", str(runs.results), "--set", "updates=3"]
     process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     run = next(line for line in process.stdout.splitlines() if line.startswith("faulty_models")).partition(":")[0]

@@ -84,24 +84,18 @@ def test_printable_other_text_is_unchanged() -> None:
     assert terminal.printable(text) == text
 
 
-@pytest.mark.parametrize("text", CONTROLS)
-def test_list_hostile_reasons_are_escaped(tmp_path: Path, text: str, capsys: Any) -> None:
-    failed = record_with("learned_positions", 0, status="failed", reason=text)
-    run_store.save_record(tmp_path, failed)
-    run_store.save_record(tmp_path, replace(failed, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
+def test_list_and_check_hostile_names_and_reasons_are_escaped(tmp_path: Path, capsys: Any) -> None:
+    for row, text in enumerate([*CONTROLS, *HOSTILE]):
+        failure = {"status": "failed", "reason": text} if row % 2 else {}
+        run = record_with(text, row, **failure)
+        run_store.save_record(tmp_path, run)
+        name = f"x{row}{text.translate({0: None, 47: None, 92: None})}\nRuns: none"
+        run_store.save_record(tmp_path, replace(run, id=name, status="failed", reason=text))
     assert main(["list", "--results", str(tmp_path)]) == 0
+    assert main(["check", "--json", "--results", str(tmp_path)]) == 1
     output = capsys.readouterr()
     assert not unprintable(output.out + output.err)
     assert "\nRuns: none" not in output.out
-
-
-def test_list_and_check_hostile_names_are_escaped(tmp_path: Path, capsys: Any) -> None:
-    for row, text in enumerate([*CONTROLS, *HOSTILE]):
-        failure = {"status": "failed", "reason": text} if row % 2 else {}
-        run_store.save_record(tmp_path, record_with(text, row, **failure))
-    assert main(["list", "--results", str(tmp_path)]) == 0
-    assert main(["check", "--json", "--results", str(tmp_path)]) == 1
-    assert not unprintable(capsys.readouterr().out)
 
 
 def test_warn_hostile_text_is_one_line(capsys: Any) -> None:

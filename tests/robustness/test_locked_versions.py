@@ -1,11 +1,10 @@
 """CI installs exactly what `constraints.txt` names, and every file of it has a digest."""
 
 import re
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 ENTRY = re.compile(r"^([\w.-]+==[\w.+!]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 
 
