@@ -177,7 +177,7 @@ def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | No
             f"positions-{number}",
             f"Learned positions of {label}",
             short_line(f"Heat map of the learned positions of {label}: position downwards, embedding column across"),
-            partial(concept_plots.learned_positions, values),
+            partial(concept_plots.positions, values, learned=True),
             models_report.position_table(values),
         )
         for number, (label, values) in enumerate(positions, start=1)
