@@ -52,12 +52,6 @@ def interval(ratio: Samples) -> tuple[float, float]:
     return float(np.exp(logarithms.mean() - half)), float(np.exp(logarithms.mean() + half))
 
 
-def undecided(ratio: Samples) -> bool:
-    """Return whether the 95 % interval contains 1."""
-    lower, upper = interval(ratio)
-    return lower <= 1 <= upper
-
-
 def exponent(scaling: Scaling) -> str:
     """Return a fitted exponent with its standard error, "0.93 ± 0.02"; two sizes have no error."""
     if scaling.exponent is None:
