@@ -18,7 +18,10 @@ TableKind = Literal["plain", "leaderboard", "matrix", "facts"]
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of the blocks that follow. One of level 2 begins a section; `slug` is its id in the HTML page."""
+    """The title of the blocks that follow, left out if there are none.
+
+    One of level 2 begins a section; `slug` is its id in the HTML page.
+    """
 
     text: str
     level: int = 2

@@ -95,7 +95,7 @@ def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
 
 def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table."""
-    blocks: list[Block] = []
+    blocks: list[Block] = [Heading("Learning curves", slug="curves")]
     for judged, slug in zip(tables, slugs(tables), strict=True):
         rows = judged.table.rows
         seeds = max(len(row.counted) for row in rows)
@@ -121,7 +121,7 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
                     partial(run_plots.curve_reading, panels, chart),
                 )
             )
-    return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []
+    return blocks
 
 
 # Translations and attention -------------------------------------------------------------------------------------------
@@ -129,13 +129,9 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
 
 def translations(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
-    if stored is None:
-        return []
-    parts = run_files.translations([judged.table for judged in tables], stored, texts)
-    if not parts:
-        return []
+    parts = run_files.translations([judged.table for judged in tables], stored, texts) if stored is not None else []
     widgets = [Widget("explorer", part) for part in parts]
-    return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))]
+    return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))] if widgets else []
 
 
 def attention(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:

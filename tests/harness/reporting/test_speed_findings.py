@@ -34,22 +34,6 @@ def test_headline_has_the_ratios_and_the_limits_what_is_missing(document: SpeedD
     assert speed_findings.warnings(document) == []
 
 
-@pytest.mark.parametrize(
-    ("rounds", "decided"),
-    [
-        ((1.2,), False),
-        ((1.01, 1.03, 1.06), False),  # all above 1, as in one of four cases where there is no difference
-        ((1.28, 1.3, 1.31), True),
-        ((0.69, 0.7, 0.72), True),
-        ((0.97, 1.02, 1.03, 1.05, 1.06), False),
-        ((2.0, 2.0), True),
-    ],
-)
-def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
-    low, high = speed_tables.interval(Samples.of(rounds))
-    assert (low <= 1 <= high) != decided
-
-
 def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
     headline = speed_findings.headline(with_plain(document, TIMES_AS_LONG))
     assert headline.finding == f"In training, {OURS} is not distinguishable from plain."

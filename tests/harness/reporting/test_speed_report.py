@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escaping
+import math
 import re
 import xml.etree.ElementTree as tree
 from dataclasses import replace
@@ -149,6 +150,7 @@ def test_interval_of_a_ratio_is_student_s_over_rounds(document: SpeedDocument) -
     single = speed_factory.with_plain(document, speed_factory.TIMES_AS_LONG[:1])
     ((*_, cell),) = speed_tables.comparisons(single, single.comparisons)[0].rows
     assert str(cell) == "0.800", "one round has no interval"
+    assert speed_tables.interval(Samples.of([1.2])) == (0, math.inf)
 
 
 def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
