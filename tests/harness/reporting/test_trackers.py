@@ -117,9 +117,7 @@ def test_tracker_that_hangs_does_not_hold_up_the_run(tmp_path: Path, monkeypatch
 
     release = threading.Event()
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.1)
-    tracker = ListTracker()
-    monkeypatch.setattr(tracker, "begin", lambda *_: release.wait(60))
-    (line,) = written(tracker, tmp_path, [update(number) for number in range(1, 99)])
+    (line,) = written(lambda *_: release.wait(60), tmp_path, [update(number) for number in range(1, 99)])
     release.set()
     assert "the last values are not written" in line
 
