@@ -101,10 +101,6 @@ class Panel:
     style: Style
     curves: Mapping[str, Reals]
 
-    @property
-    def is_curve(self) -> bool:
-        return any(np.isfinite(curve[0]).sum() > 1 for curve in self.curves.values())
-
 
 def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[Panel]:
     """Return the panels of a chart; empty if no line has values of two epochs."""
@@ -112,7 +108,7 @@ def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -
         Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
         for row, label, style in _in_panels(rows, labels)
     ]
-    curves = [panel for panel in shown if panel.is_curve]
+    curves = [panel for panel in shown if any(np.isfinite(curve[0]).sum() > 1 for curve in panel.curves.values())]
     return curves if chart.is_optional or not curves else shown
 
 

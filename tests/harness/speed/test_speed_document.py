@@ -11,7 +11,6 @@ import pytest
 import speed_factory
 
 from harness.speed import speed_document
-from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TimedModel
 from harness.speed.timing import Samples
 from harness.storage import files
@@ -34,12 +33,9 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> TimedModel
 SUBJECTS = subject("ours", (1.0, 3.0, 2.0)), subject("plain", (4.0, 6.0, 4.0), kind="peer")
 
 
-def document_of(*subjects: TimedModel) -> SpeedDocument:
-    return speed_factory.document(subjects=subjects)
-
-
 def ratios_of(*subjects: TimedModel) -> dict[tuple[str, str, str], tuple[float, ...]]:
-    return {(pair.subject, pair.baseline, pair.work): pair.ratio.values for pair in document_of(*subjects).comparisons}
+    comparisons = speed_factory.document(subjects=subjects).comparisons
+    return {(pair.subject, pair.baseline, pair.work): pair.ratio.values for pair in comparisons}
 
 
 def test_times_follow_from_samples() -> None:
