@@ -7,6 +7,7 @@ import contextlib
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed.measurement import Measurement
-from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, Unavailable, weights_key
+from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, weights_key
+from harness.speed.timed_model import TimedModel
 from harness.storage import run_store
 from harness.text import count
 from impls import registry
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 DEFAULT_BASE = "learned_positions"
 OPTION_OF = {"framework": "--framework", "backend": "--backend", "decoding.beam": "--beam"}
 """Settings that `speed` takes from an option, not from `--set`."""
+
+MISSING = partial(TimedModel, ending="missing")
+"""A model that cannot be measured on this machine."""
 
 SUMMARY = "measure speed and memory"
 EXAMPLES = (
@@ -132,7 +137,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
         suites.SUITES[size.suite], arguments.variant, arguments.framework, arguments.backend, arguments.device
     )
     unavailable = [
-        Unavailable(name=model.name, variant=model.variant, framework=model.framework, reason=reason)
+        MISSING(name=model.name, kind="variant", variant=model.variant, framework=model.framework, reason=reason)
         for model, reason in left_out.items()
     ]
     _check_settings(models, arguments.set)
@@ -190,7 +195,7 @@ def _job(
 
 
 def _baselines(
-    arguments: argparse.Namespace, size: Amounts, base: ModelJob, unavailable: list[Unavailable]
+    arguments: argparse.Namespace, size: Amounts, base: ModelJob, unavailable: list[TimedModel]
 ) -> list[ModelJob]:
     """Return the baselines with the recipe of the base; those that are not installed are left out."""
     spec, jobs = base.spec, []
@@ -205,9 +210,7 @@ def _baselines(
         if not reason and not isinstance(spec.recipe, TransformerRecipe | TorchReferenceRecipe):
             reason = f"it is a Transformer, and only {spec.variant} is measured"
         if reason:
-            unavailable.append(
-                Unavailable(name=name, variant=spec.variant, framework=library, reason=reason, kind="peer")
-            )
+            unavailable.append(MISSING(name=name, kind="peer", variant=spec.variant, framework=library, reason=reason))
         else:
             baseline_spec = replace(spec, framework="torch", backend=None, cuda_graphs="off")
             jobs.append(_job(arguments, size, baseline_spec, name, library, name))

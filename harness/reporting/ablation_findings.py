@@ -11,9 +11,9 @@ from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
-from harness.reporting.ablation_tables import MAIN, SECOND, interval, signed, status
+from harness.reporting.ablation_tables import MAIN, SECOND, status
 from harness.reporting.document import Headline
-from harness.reporting.formatting import MISSING, listed
+from harness.reporting.formatting import MISSING, bounds, listed, signed
 from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 
@@ -88,12 +88,13 @@ def _is_claimed(effect: AblationEffect) -> bool:
 
 def _change(effect: AblationEffect) -> str:
     """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37) with none instead of rms"."""
-    contrast = effect.contrast
-    value = f"{signed(effect.mean, effect.metric)} {ABLATION[effect.metric].unit}".rstrip()
-    bounds = "no interval" if interval(effect) == MISSING else interval(effect)
+    contrast, metric = effect.contrast, ABLATION[effect.metric]
+    value = f"{signed(effect.mean, metric.digits)} {metric.unit}".rstrip()
+    ends = bounds(effect, metric.digits)
+    interval = "no interval" if ends == MISSING else ends
     covered = "" if effect.low is None else "95 % interval "
     label = "" if effect.significant else f", {effect.conclusion.label}"
-    return f"{value} ({covered}{bounds}{label}) with {contrast.changed[0][1]} instead of {contrast.against[0][1]}"
+    return f"{value} ({covered}{interval}{label}) with {contrast.changed[0][1]} instead of {contrast.against[0][1]}"
 
 
 def _setting(study: Study) -> str:
@@ -249,7 +250,7 @@ def _rate_limit(studies: Sequence[StudyEffects]) -> str:
 
 def _cost_limit(studies: Sequence[StudyEffects]) -> str:
     cells = [cell for effects in studies for cell in effects.study.cells]
-    sizes = {size for cell in cells if (size := tables.parameters(cell)) is not None}
+    sizes = {size for cell in cells if (size := tables.first_known(cell.records.values(), "parameters")) is not None}
     span = f" ({min(sizes):,.0f} to {max(sizes):,.0f} here)" if len(sizes) > 1 else ""
     equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
     return f"All runs have the same {equal}, but not the same time, arithmetic or number of parameters{span}."

@@ -12,7 +12,8 @@ from harness.analysis.ablation import FieldEffects
 from harness.analysis.ablation_study import Study
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.metric_registry import ABLATION
-from harness.reporting.ablation_tables import MAIN, SECOND, signed, status
+from harness.reporting.ablation_tables import MAIN, SECOND, status
+from harness.reporting.formatting import signed
 from harness.reporting.plot_style import FAINT, INK, STYLES, Layout, name_rows, row_panels, styled, subtitle, titles
 
 COLOUR = STYLES["learned_positions"].colour
@@ -79,7 +80,7 @@ def _point(axes: Axes, effect: AblationEffect, y: int, reach: float, incomplete:
             axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
     if abs(effect.mean) > reach:
         side, marker, align = (1, ">", "right") if effect.mean > 0 else (-1, "<", "left")
-        text = f"{signed(effect.mean, effect.metric)} "
+        text = f"{signed(effect.mean, ABLATION[effect.metric].digits)} "
         inner = max(low, 0.0) if side > 0 else min(high, 0.0)
         axes.text(side * min(reach * 0.95, abs(inner)), y, text, va="center", ha=align, size=8, color=INK)
         axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")

@@ -12,9 +12,8 @@ from harness.analysis.effects import assumption
 from harness.analysis.grouping import measure
 from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import PILOT_SEED
-from harness.reporting import formatting
 from harness.reporting.document import Cell, Table
-from harness.reporting.formatting import MISSING
+from harness.reporting.formatting import MISSING, effect_cell, number
 from harness.storage.records import RunRecord
 from harness.text import short_line
 
@@ -25,21 +24,11 @@ MAIN, SECOND = "validation_loss", "bleu_sacre"
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
-def signed(value: float | None, name: str) -> str:
-    """Return a difference in a metric with its sign and digits."""
-    return formatting.signed(value, ABLATION[name].digits)
-
-
-def interval(effect: AblationEffect) -> str:
-    """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash without either."""
-    return formatting.bounds(effect, ABLATION[effect.metric].digits)
-
-
 def cell(effect: AblationEffect) -> str | Cell:
     """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval."""
     if effect.mean is None:
         return MISSING
-    return formatting.effect_cell(effect, effect.conclusion, ABLATION[effect.metric].digits)
+    return effect_cell(effect, effect.conclusion, ABLATION[effect.metric].digits)
 
 
 def status(study_cell: StudyCell) -> str:
@@ -47,11 +36,6 @@ def status(study_cell: StudyCell) -> str:
     names = [record.status for record in study_cell.records.values()]
     incomplete = sorted({name for name in names if name != "completed"})
     return ", ".join(f"{names.count(name)} of {len(names)} {name}" for name in incomplete)
-
-
-def parameters(study_cell: StudyCell) -> float | None:
-    """Return the number of trained parameters of a recipe; None if no record has it."""
-    return first_known(study_cell.records.values(), "parameters")
 
 
 def first_known(records: Iterable[RunRecord], name: str) -> float | None:
@@ -128,8 +112,8 @@ def _level_row(name: str, effects: Sequence[AblationEffect], cells: Sequence[Stu
 
 
 def _parameters(cells: Sequence[StudyCell]) -> str:
-    sizes = {parameters(part) for part in cells}
-    return formatting.number(sizes.pop() if len(sizes) == 1 else None, 0)
+    sizes = {first_known(part.records.values(), "parameters") for part in cells}
+    return number(sizes.pop() if len(sizes) == 1 else None, 0)
 
 
 def levels_table(rows: Sequence[LevelRow], title: str = "") -> Table:
@@ -166,10 +150,10 @@ def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
     heads = ("rank", "field", f"largest effect on {main}", f"rank by {second}", f"largest effect on {second}")
     order = [rank.field for rank in seconds]
     rows = []
-    for number, rank in enumerate(ranks, start=1):
+    for place, rank in enumerate(ranks, start=1):
         index = order.index(rank.field)
         name = f"{rank.field} (joint vocabulary)" if rank.joint else rank.field
-        rows.append((str(number), name, _largest(rank), str(index + 1), _largest(seconds[index])))
+        rows.append((str(place), name, _largest(rank), str(index + 1), _largest(seconds[index])))
     return Table("llrrr", heads, tuple(rows))
 
 

@@ -133,7 +133,7 @@ def _agreement(judged: TableAnalysis) -> str:
 
 def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return a chart of sacreBLEU and perplexity for each table with at least two rows."""
-    blocks: list[Block] = []
+    blocks: list[Block] = [Heading("Scores", slug="scores")]
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
         names = [
@@ -151,12 +151,12 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
             intervals = {name: judged.leaderboards[name].intervals for name in names if name in judged.leaderboards}
             draw = partial(run_plots.scores, rows, judged.labels, names, intervals)
             blocks.append(Figure(f"{slug}-scores", caption, short_line(alt, longest=600), draw))
-    return [Heading("Scores", slug="scores"), *blocks] if blocks else []
+    return blocks
 
 
 def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return a chart of sacreBLEU against throughput for each table that has the throughput of every row."""
-    blocks: list[Block] = []
+    blocks: list[Block] = [Heading("Quality against speed", slug="speed")]
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         comparable = [] if judged.mismatches else leaderboard_table.comparable_speeds(judged)
         names = [name for name in run_plots.speeds(judged.table.rows) if name in comparable]
@@ -165,7 +165,7 @@ def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
             caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."
             draw = partial(run_plots.quality_against_speed, judged.table.rows, judged.labels, names)
             blocks.append(Figure(f"{slug}-speed", caption, short_line(alt, longest=600), draw))
-    return [Heading("Quality against speed", slug="speed"), *blocks] if blocks else []
+    return blocks
 
 
 def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | None) -> list[Block]:
@@ -177,7 +177,7 @@ def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | No
             f"positions-{number}",
             f"Learned positions of {label}",
             short_line(f"Heat map of the learned positions of {label}: position downwards, embedding column across"),
-            partial(concept_plots.learned_positions, values),
+            partial(concept_plots.positions, values, learned=True),
             models_report.position_table(values),
         )
         for number, (label, values) in enumerate(positions, start=1)

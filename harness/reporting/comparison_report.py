@@ -41,13 +41,8 @@ def document(comparison: Comparison) -> list[Block]:
         blocks += _subsets(comparison, subsets)
     for examples in comparison.extremes:
         blocks += [*_sentences(comparison, examples), *_ngrams(comparison, examples)]
-    if comparison.left_out:
-        blocks += [Heading("Left out"), Items(comparison.left_out)]
+    blocks += [Heading("Left out"), Items(comparison.left_out)]
     return [*blocks, Heading("How to read it"), Items(_legend(comparison))]
-
-
-def _table_and_notes(title: str, table: Table, notes: Sequence[str]) -> list[Block]:
-    return [Heading(title), table, *([Items(tuple(notes))] if notes else [])]
 
 
 # Sides and findings ---------------------------------------------------------------------------------------------------
@@ -139,7 +134,7 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
         notes += _power(metrics, letter, base)
     rows = tuple(_metric(metric, letter, base) for metric in metrics)
     table = Table("lrrrlrrlrlr", (*heads, "covers", "n"), rows)
-    return _table_and_notes(f"{title}: {letter} against {base}", table, notes)
+    return [Heading(f"{title}: {letter} against {base}"), table, Items(tuple(notes))]
 
 
 def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
@@ -267,7 +262,7 @@ def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
         tests = len(subsets.parts) * len(letters)
         notes.append(f"Symbols hold after Holm's correction for the {count(tests, 'difference')} of this table.")
     table = Table("lrr" + "r" * len(letters) + "rll" * len(letters), tuple(heads), tuple(rows))
-    return _table_and_notes(f"{subsets.score} {subsets.title}", table, notes)
+    return [Heading(f"{subsets.score} {subsets.title}"), table, Items(tuple(notes))]
 
 
 # Sentences and n-grams ------------------------------------------------------------------------------------------------

@@ -43,20 +43,12 @@ TRAINING_PAIRS = 29_000
 
 
 @styled
-def sinusoidal_positions(table: npt.NDArray[Any], *, layout: Layout = "wide") -> Figure:
-    """Draw a table of sinusoidal positions [P,D] as a heat map, position downwards, column across."""
-    title = "Sinusoidal positions: sine in even columns, cosine in odd ones"
-    return _position_table(table, 1.0, title, "; waves grow longer to the right", layout)
-
-
-@styled
-def learned_positions(table: npt.NDArray[Any], *, layout: Layout = "wide") -> Figure:
-    """Draw a table of learned positions [P,D] as a heat map, position downwards, column across."""
-    values = np.asarray(table, dtype=np.float64)
-    return _position_table(values, float(np.abs(values).max()) or 1.0, "Learned positions of the encoder", "", layout)
-
-
-def _position_table(values: npt.NDArray[Any], largest: float, title: str, note: str, layout: Layout) -> Figure:
+def positions(table: npt.NDArray[Any], *, learned: bool, layout: Layout = "wide") -> Figure:
+    """Draw a table of learned or sinusoidal positions [P,D] as a heat map, position downwards, column across."""
+    values, largest = np.asarray(table, dtype=np.float64), 1.0
+    title, note = "Sinusoidal positions: sine in even columns, cosine in odd ones", "; waves grow longer to the right"
+    if learned:
+        title, note, largest = "Learned positions of the encoder", "", float(np.abs(values).max()) or 1.0
     picture, (axes,) = row_panels(layout, 9, 4.2, 1)
     image = axes.imshow(values, aspect="auto", cmap="PuOr", vmin=-largest, vmax=largest)
     axes.grid(visible=False)

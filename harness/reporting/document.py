@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-Tone = Literal["plain", "aside", "note", "warning"]
-TableKind = Literal["plain", "leaderboard", "matrix", "facts"]
-
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of the blocks that follow. One of level 2 begins a section; `slug` is its id in the HTML page."""
+    """The title of the blocks that follow, left out if there are none.
+
+    One of level 2 begins a section; `slug` is its id in the HTML page.
+    """
 
     text: str
     level: int = 2
@@ -30,7 +30,7 @@ class Text:
     """A paragraph; `tone` sets its emphasis."""
 
     text: str
-    tone: Tone = "plain"
+    tone: Literal["plain", "aside", "note", "warning"] = "plain"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Table:
     heads: tuple[str, ...]
     rows: tuple[tuple[str | Cell, ...], ...]
     title: str = ""
-    kind: TableKind = "plain"
+    kind: Literal["plain", "leaderboard", "matrix", "facts"] = "plain"
     optional: frozenset[int] = frozenset()
     descending: frozenset[int] = frozenset()
     search: tuple[str, ...] = ()

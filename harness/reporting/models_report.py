@@ -45,7 +45,7 @@ def _positions() -> list[Block]:
     table = formulas.sinusoids(100, 256)
     alt = "Heat map of the sinusoidal positions: waves across positions that grow longer with the column"
     text = "Sinusoidal positions (Vaswani et al. 2017, section 3.5) are added to the embeddings; nothing is learned."
-    draw = partial(concept_plots.sinusoidal_positions, table)
+    draw = partial(concept_plots.positions, table, learned=False)
     return [Heading("Positions", slug="positions"), Figure("sinusoids", text, alt, draw, position_table(table))]
 
 

@@ -53,7 +53,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Links):
         return " · ".join(f"[{text(title)}]({address})" for title, address in block.targets)
     if isinstance(block, Table):
-        return _table(block.without_optional() if block.optional else block)
+        return _table(block.without_optional())
     if isinstance(block, Figure):
         return f"![{text(block.alt)}](figures/{block.name}.svg)\n\n{text(block.caption)}"
     return ""

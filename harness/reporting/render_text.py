@@ -35,7 +35,7 @@ def _block(block: Block, width: int) -> str:
     if isinstance(block, Code):
         return "\n".join(f"    {long_line(line)}" for line in block.text.split("\n"))
     if isinstance(block, Table):
-        return _table(block.without_optional() if block.optional else block, width)
+        return _table(block.without_optional(), width)
     return ""
 
 

@@ -95,35 +95,33 @@ def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
 
 def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table."""
-    blocks: list[Block] = []
+    blocks: list[Block] = [Heading("Learning curves", slug="curves")]
     for judged, slug in zip(tables, slugs(tables), strict=True):
-        rows, labels = judged.table.rows, judged.labels
+        rows = judged.table.rows
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
         lost = any(row.completed < len(row.records) for row in rows)
         losses = f"{bands}{'× ends a run that did not complete. ' * lost}Lower is better."
         bleu = "Greedy translations of the validation set. Higher is better."
         for chart, text in ((run_plots.LOSSES, losses), (run_plots.BLEU, bleu)):
-            panels = [] if judged.mismatches else run_plots.panel_labels(rows, labels, chart)
+            panels = [] if judged.mismatches else run_plots.panels(rows, judged.labels, chart)
             if not panels:
                 continue
             if len(rows) > run_plots.MOST_PANELS:
                 text += f" Of {len(rows)} rows, the first and the best by test sacreBLEU."
+            names = [panel.label for panel in panels]
+            each = f", {names[0]}" if len(names) == 1 else f", a panel for each of {'; '.join(names)}"
             blocks.append(
                 Figure(
                     f"{slug}-{chart.name}",
                     f"{judged.table.heading}. {text}",
-                    short_line(f"{chart.title} against epochs{_of_each(panels)}", longest=600),
-                    partial(run_plots.learning_curves, rows, labels, chart),
-                    run_plots.curve_data(rows, labels, chart),
-                    partial(run_plots.curve_reading, rows, labels, chart),
+                    short_line(f"{chart.title} against epochs{each}", longest=600),
+                    partial(run_plots.learning_curves, panels, chart),
+                    run_plots.curve_data(panels, chart),
+                    partial(run_plots.curve_reading, panels, chart),
                 )
             )
-    return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []
-
-
-def _of_each(panels: Sequence[str]) -> str:
-    return f", {panels[0]}" if len(panels) == 1 else f", a panel for each of {'; '.join(panels)}"
+    return blocks
 
 
 # Translations and attention -------------------------------------------------------------------------------------------
@@ -131,13 +129,9 @@ def _of_each(panels: Sequence[str]) -> str:
 
 def translations(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
-    if stored is None:
-        return []
-    parts = run_files.translations([judged.table for judged in tables], stored, texts)
-    if not parts:
-        return []
+    parts = run_files.translations([judged.table for judged in tables], stored, texts) if stored is not None else []
     widgets = [Widget("explorer", part) for part in parts]
-    return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))]
+    return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))] if widgets else []
 
 
 def attention(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:

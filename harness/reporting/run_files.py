@@ -54,12 +54,9 @@ def translations(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusT
     Raises:
         ValueError: A stored file is damaged; the message names it.
     """
-    test_sets: dict[str, list[RunTable]] = {}
-    for table in tables:
-        test_sets.setdefault(_test_set(table.records[0].spec.data), []).append(table)
+    test_sets = group_by(tables, lambda table: _test_set(table.records[0].spec.data))
     room_bytes = ROOM_BYTES // max(len(test_sets), 1)
-    widgets = [_explorer(same, stored, texts, room_bytes) for same in test_sets.values()]
-    return [widget for widget in widgets if widget is not None]
+    return list(filter(None, (_explorer(same, stored, texts, room_bytes) for same in test_sets.values())))
 
 
 def _test_set(data: DataSpec) -> str:

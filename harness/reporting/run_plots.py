@@ -38,9 +38,6 @@ from harness.reporting.plot_style import (
     titles,
 )
 
-LABEL_INCHES = 0.42
-"""The height of a label of two lines."""
-
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
 MOST_PANELS = 12
 Intervals = Mapping[str, Mapping[str, Interval]]
@@ -93,7 +90,7 @@ BLEU = CurveChart(
 
 
 @dataclass(frozen=True)
-class _Panel:
+class Panel:
     """A row with its label, its style, and for each field the mean over seeds and the ends of its interval.
 
     Shapes: [3,epochs] for each field; NaN where a value is unknown.
@@ -104,17 +101,15 @@ class _Panel:
     style: Style
     curves: Mapping[str, Reals]
 
-    @property
-    def is_curve(self) -> bool:
-        return any(np.isfinite(curve[0]).sum() > 1 for curve in self.curves.values())
 
-
-def _panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[_Panel]:
-    panels = [
-        _Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
+def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[Panel]:
+    """Return the panels of a chart; empty if no line has values of two epochs."""
+    shown = [
+        Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
         for row, label, style in _in_panels(rows, labels)
     ]
-    return [panel for panel in panels if panel.is_curve or not chart.is_optional]
+    curves = [panel for panel in shown if any(np.isfinite(curve[0]).sum() > 1 for curve in panel.curves.values())]
+    return curves if chart.is_optional or not curves else shown
 
 
 def _in_panels(rows: Sequence[TableRow], labels: Sequence[str]) -> list[tuple[TableRow, str, Style]]:
@@ -136,21 +131,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def panel_labels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[str]:
-    """Return the label of each panel; empty if no line has values of two epochs."""
-    panels = _panels(rows, labels, chart)
-    return [panel.label for panel in panels] if any(panel.is_curve for panel in panels) else []
-
-
 @styled
-def learning_curves(
-    rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart, *, layout: Layout = "wide"
-) -> Figure:
+def learning_curves(curves: Sequence[Panel], chart: CurveChart, *, layout: Layout = "wide") -> Figure:
     """Draw values against epochs, one panel per row; the first panel's first line is grey in the others.
 
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
-    curves, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
+    first_field = next(iter(chart.lines))
     width, per_row, panel_height, longest = (NARROW, 2, 1.7, 21) if layout == "narrow" else (11, 4, 2.5, 27)
     height = math.ceil(len(curves) / per_row)
     least = 1 if layout == "narrow" else 2
@@ -177,7 +164,7 @@ def learning_curves(
     return picture
 
 
-def _draw(axes: Axes, panel: _Panel, chart: CurveChart) -> None:
+def _draw(axes: Axes, panel: Panel, chart: CurveChart) -> None:
     colour = panel.style.colour
     for field, (_, dashes) in chart.lines.items():
         _, lows, highs = panel.curves[field]
@@ -198,9 +185,8 @@ def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
     axes.plot(indices + 1, curve[0][indices], **settings)
 
 
-def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Table:
+def curve_data(panels: Sequence[Panel], chart: CurveChart) -> Table:
     """Return the table behind the curves: one row per epoch with a value, one column per line of each panel."""
-    panels = _panels(rows, labels, chart)
     curves = [curve for panel in panels for curve in panel.curves.values()]
     heads = ("epoch", *(f"{panel.label}, {name}" for panel in panels for name, _ in chart.lines.values()))
     cells = []
@@ -211,18 +197,16 @@ def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChar
     return Table("r" * len(heads), heads, tuple(cells))
 
 
-def curve_reading(
-    rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart, picture: Figure
-) -> dict[str, Any]:
+def curve_reading(panels: Sequence[Panel], chart: CurveChart, picture: Figure) -> dict[str, Any]:
     """Return where each epoch is in each panel, and the values there. Units: points from the left and top.
 
     `picture` is that of `learning_curves`.
     """
-    table = curve_data(rows, labels, chart).rows
+    table = curve_data(panels, chart).rows
     names = [name for name, _ in chart.lines.values()]
     height, scale = picture.get_figheight() * 72, 72 / picture.dpi
-    panels = []
-    for index, (axes, panel) in enumerate(zip(picture.axes, _panels(rows, labels, chart), strict=False)):
+    readings = []
+    for index, (axes, panel) in enumerate(zip(picture.axes, panels, strict=False)):
         columns = range(1 + index * len(names), 1 + (index + 1) * len(names))
         texts = ["; ".join(f"{name} {row[at]}" for name, at in zip(names, columns, strict=True)) for row in table]
         points = axes.transData.transform([(int(str(row[0])), axes.get_ylim()[0]) for row in table])
@@ -231,8 +215,8 @@ def curve_reading(
         ends |= {"top": height - box.y1 * scale, "bottom": height - box.y0 * scale}
         rounded = {name: round(float(end), 1) for name, end in ends.items()}
         x = [round(float(x) * scale, 1) for x, _ in points]
-        panels.append({"name": panel.label, "texts": texts, "x": x, **rounded})
-    return {"labels": [f"epoch {row[0]}" for row in table], "panels": panels}
+        readings.append({"name": panel.label, "texts": texts, "x": x, **rounded})
+    return {"labels": [f"epoch {row[0]}" for row in table], "panels": readings}
 
 
 def _reading(curve: Reals, epoch: int, digits: int) -> str:
@@ -325,7 +309,7 @@ def quality_against_speed(
     rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], *, layout: Layout = "wide"
 ) -> Figure:
     """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
-    picture, drawn = row_panels(layout, 11, max(3.6, 1 + LABEL_INCHES * len(rows)), len(names))
+    picture, drawn = row_panels(layout, 11, max(3.6, 1 + 0.42 * len(rows)), len(names))
     for axes, name in zip(drawn, names, strict=True):
         ends = []
         for row, label, style in zip(rows, labels, row_styles(rows), strict=True):

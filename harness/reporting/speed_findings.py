@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from harness.reporting.document import Headline
 from harness.reporting.formatting import listed, significant_digits
-from harness.reporting.speed_tables import (
-    DECODINGS,
-    decoding_name,
-    interval,
-    measure_name,
-    undecided,
-)
+from harness.reporting.speed_tables import DECODINGS, decoding_name, interval, measure_name
 from harness.speed.speed_document import SpeedDocument, SpeedRatio
 from harness.speed.timed_model import DecodingTimes, TimedModel
 from harness.text import count, short_line
@@ -88,9 +82,9 @@ def main_ratios(document: SpeedDocument) -> tuple[SpeedRatio, ...]:
 def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
     """Return a sentence on one kind of work; empty if no baseline of the same variant did the same work."""
     ratios = [pair for pair in document.comparisons if (pair.subject, pair.work) == (subject.name, work)]
-    equal = [ratio for ratio in ratios if undecided(ratio.ratio)]
     faster = [ratio for ratio in ratios if interval(ratio.ratio)[0] > 1]
     slower = [ratio for ratio in ratios if interval(ratio.ratio)[1] < 1]
+    equal = [ratio for ratio in ratios if ratio not in (*faster, *slower)]
     parts = []
     if faster:
         parts.append(f"is {_range([ratio.ratio.median for ratio in faster])} times as fast as {_names(faster)}")

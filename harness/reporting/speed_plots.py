@@ -38,7 +38,7 @@ from harness.reporting.speed_tables import (
     measure_name,
 )
 from harness.speed.speed_document import Scaling, SpeedDocument, SpeedRatio
-from harness.speed.timed_model import Breakdown, Group, TimedModel
+from harness.speed.timed_model import Group, TimedModel
 from harness.speed.timing import Samples
 from harness.text import short_line
 
@@ -204,7 +204,7 @@ def breakdown(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     axes, least = drawn[0], LABELLED_INCHES / plot.get_figwidth()
     starts = [0.0] * len(profiled)
     for group, colour in GROUPS.items():
-        widths = [100 * _share(parts, group) for _, parts in profiled]
+        widths = [100 * math.fsum(part.share for part in parts.shares if part.group == group) for _, parts in profiled]
         if not any(widths):
             continue
         axes.barh(range(len(profiled)), widths, left=starts, height=0.66, color=colour, edgecolor="white",
@@ -226,10 +226,6 @@ def _readable_on(colour: str) -> str:
     """Return a dark or a light colour of text, whichever has the higher contrast; both themes keep the choice."""
     red, green, blue = (part**2.2 for part in to_rgb(colour))
     return "#111111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "white"
-
-
-def _share(parts: Breakdown, group: Group) -> float:
-    return math.fsum(part.share for part in parts.shares if part.group == group)
 
 
 # Scaling --------------------------------------------------------------------------------------------------------------

@@ -89,9 +89,12 @@ def report(document: SpeedDocument) -> Document:
         origin="Made by Bakeoff from one stored document alone: the same document gives the same bytes.",
         blocks=(
             Links(LINKS),
-            *_section("At a glance", "overview", speed_tables.at_a_glance(document)),
-            *_section("Compared with baselines", "comparisons", _drawn(document, "ratios", ratios)),
-            *_section("Details", "details", details),
+            Heading("At a glance", slug="overview"),
+            *speed_tables.at_a_glance(document),
+            Heading("Compared with baselines", slug="comparisons"),
+            *_drawn(document, "ratios", ratios),
+            Heading("Details", slug="details"),
+            *details,
             Heading("Limits", slug="limits"),
             Items(tuple(speed_findings.limits(document))),
             *_method(document),
@@ -124,11 +127,6 @@ def _about(document: SpeedDocument) -> str:
         f"{settings.batch_size}, {count(settings.threads, 'thread')}, {device}.{note}",
         longest=1_000,
     )
-
-
-def _section(title: str, slug: str, content: Sequence[Block]) -> list[Block]:
-    """Return a section, or no blocks if it has no content."""
-    return [Heading(title, slug=slug), *content] if content else []
 
 
 def _drawn(document: SpeedDocument, name: str, content: Sequence[Block]) -> list[Block]:

@@ -52,12 +52,6 @@ def interval(ratio: Samples) -> tuple[float, float]:
     return float(np.exp(logarithms.mean() - half)), float(np.exp(logarithms.mean() + half))
 
 
-def undecided(ratio: Samples) -> bool:
-    """Return whether the 95 % interval contains 1."""
-    lower, upper = interval(ratio)
-    return lower <= 1 <= upper
-
-
 def exponent(scaling: Scaling) -> str:
     """Return a fitted exponent with its standard error, "0.93 ± 0.02"; two sizes have no error."""
     if scaling.exponent is None:
@@ -180,33 +174,30 @@ def evaluation(document: SpeedDocument) -> list[Table]:
 
 def decoding(document: SpeedDocument) -> list[Table]:
     """Return how fast each subject translates, a table for each way: greedy and beam, in batches and one by one."""
-    rows: dict[str, list[dict[str, str | Cell]]] = {}
-    titles: dict[str, str] = {}
-    for subject in document.subjects:
-        for times in subject.decoding:
-            titles.setdefault(times.name, _decoding_title(times))
-            equal = (
-                f"{times.equal:,} of {times.sentences:,} ({short_line(times.compared_with or '')})"
-                if times.equal is not None
-                else MISSING
-            )
-            rows.setdefault(times.name, []).append(
-                {
-                    "subject": subject.name,
-                    "s for 1,000": median(times.seconds, 1_000 / times.sentences),
-                    "tokens": f"{times.words:,}",
-                    "unfinished": str(times.unfinished),
-                    "equal translations": equal,
-                    "peak memory, MiB": mebibytes(times.peak_memory_bytes),
-                }
-            )
-    names = sorted(rows, key=lambda name: [*DECODINGS, name].index(name))
-    return [table for name in names for table in _table(titles[name], rows[name])]
-
-
-def _decoding_title(times: DecodingTimes) -> str:
-    size = f" of {times.batch_size}" if times.batch_size > 1 else ""
-    return f"{decoding_name(times).capitalize()}{size}: {count(times.sentences, 'sentence')}"
+    timed = [(subject, times) for subject in document.subjects for times in subject.decoding]
+    tables: list[Table] = []
+    for name in dict.fromkeys([*DECODINGS, *(times.name for _, times in timed)]):
+        same = [(subject, times) for subject, times in timed if times.name == name]
+        if not same:
+            continue
+        rows = [
+            {
+                "subject": subject.name,
+                "s for 1,000": median(times.seconds, 1_000 / times.sentences),
+                "tokens": f"{times.words:,}",
+                "unfinished": str(times.unfinished),
+                "equal translations": MISSING
+                if times.equal is None
+                else f"{times.equal:,} of {times.sentences:,} ({short_line(times.compared_with or '')})",
+                "peak memory, MiB": mebibytes(times.peak_memory_bytes),
+            }
+            for subject, times in same
+        ]
+        first = same[0][1]
+        size = f" of {first.batch_size}" if first.batch_size > 1 else ""
+        title = f"{decoding_name(first).capitalize()}{size}: {count(first.sentences, 'sentence')}"
+        tables += _table(title, rows)
+    return tables
 
 
 def comparisons(document: SpeedDocument, ratios: Sequence[SpeedRatio]) -> list[Table]:

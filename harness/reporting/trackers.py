@@ -16,6 +16,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ HEADLINES = ("epoch/validation_loss", "test/perplexity", "test/bleu_sacre")
 STATUSES = {"completed": "FINISHED", "interrupted": "KILLED"}
 """MLflow's names of the statuses of records; all others are FAILED."""
 RUN_TAG = "bakeoff.run"
+Begin = Callable[[RunSpec, int], "RunLog"]
+"""Begins the log of a run, or continues that of an earlier process: the number of updates in the checkpoint from which
+the run resumes follows, 0 if it begins anew."""
 
 
 class RunLog(ABC):
@@ -92,11 +96,12 @@ class RunLog(ABC):
 
 
 class _TensorBoardLog(RunLog):
-    def __init__(self, folder: Path, spec: RunSpec, updates: int) -> None:
+    def __init__(self, parent: Path, spec: RunSpec, updates: int) -> None:
         from tensorboardX.event_file_writer import EventsWriter  # `SummaryWriter` has a thread, whose errors are lost
         from tensorboardX.proto import event_pb2
         from tensorboardX.summary import hparams
 
+        folder = parent / spec.id
         is_new = not folder.is_dir()
         super().__init__({}, -1 if is_new else updates - 1)
         folder.mkdir(exist_ok=True)
@@ -124,23 +129,12 @@ class _TensorBoardLog(RunLog):
         self._writer.close()
 
 
-class TensorBoard:
-    """Writes event files with tensorboardX."""
+def _tensorboard(folder: Path) -> Begin:
+    """Return what begins logs in a folder of event files, which tensorboardX writes."""
+    import tensorboardX  # noqa: F401  # now, not while a run trains
 
-    def __init__(self, folder: Path) -> None:
-        import tensorboardX  # noqa: F401  # now, not while a run trains
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-
-    def begin(self, spec: RunSpec, updates: int) -> RunLog:
-        """Begin the log of a run, or continue that of an earlier process.
-
-        Args:
-            spec: The run.
-            updates: The number of updates in the checkpoint from which it resumes; 0 if it begins anew.
-        """
-        return _TensorBoardLog(self._folder / spec.id, spec, updates)
+    folder.mkdir(parents=True, exist_ok=True)
+    return partial(_TensorBoardLog, folder)
 
 
 class _MlflowLog(RunLog):
@@ -184,7 +178,7 @@ class Mlflow:
         return found[0].info.run_id if found else None
 
     def begin(self, spec: RunSpec, updates: int) -> RunLog:
-        """Begin or continue the log of a run, as `TensorBoard.begin` does."""
+        """Begin or continue the log of a run."""
         from mlflow.entities import Param
 
         run = self.find(spec.id) if updates else None
@@ -198,7 +192,11 @@ class Mlflow:
         return _MlflowLog(self._client, run)
 
 
-TRACKERS: dict[str, Callable[[Path], TensorBoard | Mlflow]] = {"tensorboard": TensorBoard, "mlflow": Mlflow}
+TRACKERS: dict[str, Callable[[Path], Begin]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": lambda folder: Mlflow(folder).begin,
+}
+"""What begins the logs of runs in a folder."""
 
 
 class RunLogs:
@@ -207,16 +205,14 @@ class RunLogs:
     Errors never stop the runs; the first one is reported.
 
     Args:
-        tracker: What writes the logs.
+        begin: Begins the log of a run.
         specs: The runs.
         results: The folder of their records.
         warn: Called with the first error.
     """
 
-    def __init__(
-        self, tracker: TensorBoard | Mlflow, specs: Iterable[RunSpec], results: Path, warn: Callable[[str], None]
-    ) -> None:
-        self._tracker, self._results, self._warn = tracker, results, warn
+    def __init__(self, begin: Begin, specs: Iterable[RunSpec], results: Path, warn: Callable[[str], None]) -> None:
+        self._begin, self._results, self._warn = begin, results, warn
         self._specs = {spec.id: spec for spec in specs}
         self._logs: dict[str, RunLog | None] = {}
         self._has_failed = False
@@ -248,7 +244,7 @@ class RunLogs:
             if event.run not in self._logs:
                 self._logs[event.run] = None  # a log that cannot be begun is not tried again
                 resumed_after = event.updates if event.stage == "preparing" else 0
-                self._logs[event.run] = self._tracker.begin(self._specs[event.run], resumed_after)
+                self._logs[event.run] = self._begin(self._specs[event.run], resumed_after)
             if (log := self._logs[event.run]) is not None:
                 log.log_event(event)
 

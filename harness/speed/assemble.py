@@ -28,7 +28,6 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
     """Return the document of what has been measured so far."""
     plan = measurement.plan
     assembly = _Assembly(measurement)
-    subjects = tuple(assembly.subject(job) for job in plan.jobs)
     lost = measurement.scheduler.lost.get(PRODUCTS, "")
     return SpeedDocument(
         started=measurement.started,
@@ -40,7 +39,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
         settings=assembly.settings(),
         machine=_machine(measurement),
         data=assembly.data(),
-        subjects=subjects + tuple(model.TimedModel(ending="missing", **asdict(absent)) for absent in plan.absent),
+        subjects=(*map(assembly.subject, plan.jobs), *plan.absent),
         rates=assembly.rates(),
         scaling=tuple(measurement.scaling),
     )

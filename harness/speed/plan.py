@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from harness.experiments.specs import RunSpec
+from harness.speed.timed_model import Kind, TimedModel
 from impls.contract import Arrays, GruRecipe, Recipe, TorchReferenceRecipe
 
 Part = Literal["training", "evaluation", "decoding", "breakdown", "scaling"]
@@ -115,20 +116,9 @@ class ModelJob:
     synthetic_length: int | None = None
 
     @property
-    def kind(self) -> Literal["variant", "peer"]:
+    def kind(self) -> Kind:
         """Whether the model is a variant of this package or a baseline."""
         return "peer" if self.baseline else "variant"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unavailable:
-    """A model that cannot be measured on this machine, and why."""
-
-    name: str
-    variant: str
-    framework: str
-    reason: str
-    kind: Literal["variant", "peer"] = "variant"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +136,7 @@ class MeasurementPlan:
     amounts: Amounts
     parts: tuple[Part, ...]
     jobs: tuple[ModelJob, ...]
-    absent: tuple[Unavailable, ...]
+    absent: tuple[TimedModel, ...]
     trained: dict[Recipe | str, tuple[Arrays, str]]
     base: ModelJob
     command: str

@@ -77,8 +77,8 @@ class RoundRobin:
         self.refused: dict[TimedTask, str] = {}
         self.series: dict[TimedTask, TaskSamples] = {}
 
-    def start(self, job: ModelJob) -> bool:
-        """Start the process of a model and return whether it is ready. A baseline may decline a recipe."""
+    def start(self, job: ModelJob) -> None:
+        """Start the process of a model. A baseline may decline a recipe."""
         log = self._folder / f"{len(self.processes) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
@@ -97,9 +97,8 @@ class RoundRobin:
                 self.say(f"{job.name} is left out: {error}")
             else:
                 self._lose(job.name, error)
-            return False
-        self.facts[job.name] = {**facts, "start_seconds": time.perf_counter() - began}
-        return True
+        else:
+            self.facts[job.name] = {**facts, "start_seconds": time.perf_counter() - began}
 
     def request(self, model: str, command: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the answer of a model's process, or None if the process has failed, which is shown once."""

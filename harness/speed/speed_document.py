@@ -7,7 +7,6 @@ computed from them. Absolute values hold for one machine and day; report ratios.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -141,10 +140,6 @@ class MatrixRate(Checked):
         """Multiplications and additions per second at the median."""
         return self.operations / self.seconds.median
 
-    def utilisation(self, operations: int, seconds: Sequence[float]) -> Samples | None:
-        """Return the MFU of each round: operations per second over the matmul peak of the same round."""
-        return ratio([peak * operations / self.operations for peak in self.seconds.values], seconds)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedRatio(Checked):
@@ -249,11 +244,15 @@ class SpeedDocument(Checked):
         )
 
     def mfu(self, subject: TimedModel) -> Samples | None:
-        """Return the MFU of each round of training; None without training or without a matmul peak of the variant."""
-        peak = next((rate for rate in self.rates if subject.variant in rate.variants), None)
-        if peak is None or subject.training is None or not subject.training.operations:
+        """Return the MFU of each round of training: operations per second over the matmul peak of the same round.
+
+        None without training or without a matmul peak of the variant.
+        """
+        peak, times = next((rate for rate in self.rates if subject.variant in rate.variants), None), subject.training
+        if peak is None or times is None or not times.operations:
             return None
-        return peak.utilisation(subject.training.operations, subject.training.seconds.values)
+        at_peak = [seconds * times.operations / peak.operations for seconds in peak.seconds.values]
+        return ratio(at_peak, times.seconds.values)
 
     @property
     def id(self) -> str:

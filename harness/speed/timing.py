@@ -85,18 +85,12 @@ def ratio(dividends: Sequence[float], divisors: Sequence[float]) -> Samples | No
 
 
 def growth(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float | None, float | None]:
-    """Fit cost = c · size ** exponent, by least squares on logarithms.
+    """Fit cost = c · size ** exponent to positive values, by least squares on logarithms.
 
     Returns:
         The exponent, None with fewer than two different sizes; and its standard error, None with fewer than three
         points, because any line fits two.
-
-    Raises:
-        ValueError: A size or a cost is not above 0.
     """
-    smallest = min((*sizes, *costs), default=math.inf)
-    if smallest <= 0:
-        raise ValueError(f"{smallest!r}: sizes and costs must be above 0")
     if len(set(sizes)) < 2:
         return None, None
     x, y = np.log(sizes), np.log(costs)

@@ -22,7 +22,7 @@ from typing import Any
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.experiments.serialization import canonical_json, from_json
-from harness.experiments.specs import RunSpec, number_format
+from harness.experiments.specs import number_format
 from harness.processes import machine
 from harness.processes.json_process import serve
 from harness.speed import memory, timing
@@ -164,30 +164,22 @@ class Bench:
         return self._products[index]
 
 
-def _set_matmul_precision(spec: RunSpec) -> None:
-    """Multiply in a run's precision in this whole process: baselines do not set it themselves."""
-    if spec.matmul_precision != "highest":
-        import torch
-
-        torch.set_float32_matmul_precision(spec.matmul_precision)
-
-
 def main() -> None:
     """Answer requests; the first one is "start"."""
-    benches: list[Bench] = []
+    commands: dict[str, Callable[..., dict[str, Any]]] = {}
 
     def start(job: dict[str, Any]) -> dict[str, Any]:
         parsed: ModelJob = from_json(ModelJob, job, "job")
-        if parsed.baseline:
-            _set_matmul_precision(parsed.spec)
-        benches[:] = [Bench(parsed)]
-        return benches[0].facts()
+        if parsed.baseline and parsed.spec.matmul_precision != "highest":  # baselines do not set it themselves
+            import torch
 
-    def bound(method: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        return lambda **arguments: method(benches[0], **arguments)
+            torch.set_float32_matmul_precision(parsed.spec.matmul_precision)
+        bench = Bench(parsed)
+        commands.update({name: getattr(bench, name) for name in ("train", "load", "warm_up", "time", "profile")})
+        return bench.facts()
 
-    methods = (Bench.train, Bench.load, Bench.warm_up, Bench.time, Bench.profile)
-    serve({"start": start, **{method.__name__: bound(method) for method in methods}})
+    commands["start"] = start
+    serve(commands)
 
 
 if __name__ == "__main__":

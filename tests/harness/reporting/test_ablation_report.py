@@ -23,8 +23,6 @@ from ablation_factory import (
     runs,
     terminal,
 )
-from hostile_text import HOSTILE_NAME, assert_no_markup
-from record_factory import record
 
 from harness.reporting import ablation_findings, ablation_report
 from harness.reporting.document import Figure, find
@@ -131,16 +129,6 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
     assert kinds["interaction"] == kinds["main effect"] == kinds["level"] == 3
     row = effects[(effects.figure == LOSS) & (effects.kind == "main effect") & (effects.changed == "positions=none")]
     assert row.effect.item() == pytest.approx(0.5, abs=0.03)
-
-
-def test_hostile_variant_name_is_escaped(tmp_path: Path) -> None:
-    records = [
-        record(HOSTILE_NAME, seed, recipe=replace(LEARNED_POSITIONS, activation=level), final=2.0)  # type: ignore[arg-type]
-        for level in ("relu", "gelu")
-        for seed in (0, 1)
-    ]
-    page = markdown(analysed(records), tmp_path)
-    assert "&lt;b&gt;" in assert_no_markup(page)
 
 
 def test_report_without_an_ablation_is_empty() -> None:

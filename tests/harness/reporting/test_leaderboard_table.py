@@ -10,6 +10,7 @@ import pytest
 from record_factory import record, runs, with_digests
 
 from harness.analysis.leaderboard import analyse_bench
+from harness.analysis.metric_registry import METRICS
 from harness.reporting import bench_report, leaderboard_table
 from harness.reporting.document import Cell, Figure, Items, Table, Text, find
 from harness.storage.records import RunRecord
@@ -75,6 +76,7 @@ def test_large_perplexities_and_their_intervals_have_equally_few_digits() -> Non
     table = leaderboard(scored({"paper": (812.25, 830.5, 850.75)}, "test_perplexity"))
     cell = table.rows[0][table.heads.index("test perplexity")]
     assert re.fullmatch(r"831\.2 \(7\d\d\.\d to 8\d\d\.\d\)", str(cell))
+    assert [METRICS["test_perplexity"].format(value) for value in (5.31642, 3.2e6)] == ["5.316", "3,200,000"]
 
 
 def on_machine(run: RunRecord, processor: str) -> RunRecord:

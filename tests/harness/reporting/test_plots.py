@@ -68,7 +68,9 @@ FORTY = [
     for number in range(40)
 ]  # fmt: skip
 DRAW: dict[str, Callable[..., Figure]] = {
-    "curves": lambda table, labels, **layout: run_plots.learning_curves(table, labels, LOSSES, **layout),
+    "curves": lambda table, labels, **layout: run_plots.learning_curves(
+        run_plots.panels(table, labels, LOSSES), LOSSES, **layout
+    ),
     "scores": lambda table, labels, **layout: run_plots.scores(table, labels, ["bleu_sacre"], **layout),
     "speed": lambda table, labels, **layout: run_plots.quality_against_speed(
         table, labels, run_plots.speeds(table), **layout
@@ -159,7 +161,8 @@ def test_of_many_rows_the_first_and_the_best_have_panels() -> None:
     ]
     table = rows(random.Random(0).sample(runs, len(runs)))
     scores = [row.by_seed("bleu_sacre")[0] for row in table]
-    shown = [int(label) for label in run_plots.panel_labels(table, [str(number) for number in range(20)], LOSSES)]
+    panels = run_plots.panels(table, [str(number) for number in range(20)], LOSSES)
+    shown = [int(panel.label) for panel in panels]
     assert len(shown) == run_plots.MOST_PANELS
     assert shown[0] == 0
     assert min(scores[number] for number in shown[1:]) > max(scores[number] for number in {*range(1, 20)} - {*shown})
@@ -169,7 +172,7 @@ def test_cross_of_a_diverged_run_is_at_its_last_finite_loss() -> None:
     run = record("paper")
     lost = replace(run.curve[2], validation_loss=None, training_loss=None)
     table = rows([record(), broken(run, "diverged", curve=(*run.curve[:2], lost))])
-    panel = run_plots.learning_curves(table, [row.label for row in table], LOSSES).axes[1]
+    panel = DRAW["curves"](table, [row.label for row in table]).axes[1]
     (cross,) = (line for line in panel.lines if line.get_marker() == "x")
     assert (cross.get_xdata(), cross.get_ydata()) == ([2], [run.curve[1].validation_loss])
 
@@ -207,7 +210,8 @@ def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
 def test_curve_readings_carry_every_epoch_where_it_is_drawn() -> None:
     table = rows(MANY[:2])
     labels = [row.label for row in table]
-    reading = run_plots.curve_reading(table, labels, LOSSES, run_plots.learning_curves(table, labels, LOSSES))
+    panels = run_plots.panels(table, labels, LOSSES)
+    reading = run_plots.curve_reading(panels, LOSSES, run_plots.learning_curves(panels, LOSSES))
     assert reading["labels"] == [f"epoch {number}" for number in range(1, len(reading["labels"]) + 1)]
     assert [panel["name"] for panel in reading["panels"]] == labels
     for panel in reading["panels"]:
@@ -228,20 +232,20 @@ def scored(run: RunRecord, epochs: Iterable[int]) -> RunRecord:
 def test_validation_bleu_has_a_panel_for_each_row_with_two_scored_epochs() -> None:
     runs = [record("learned_positions"), *(scored(record("paper", seed), (2, 4, 6)) for seed in range(3))]
     table = rows([*runs, scored(record("conv_ffn"), (4,)), scored(record("bahdanau_gru"), (2, 4))])
-    labels = [row.label for row in table]
-    data = run_plots.curve_data(table, labels, BLEU)
+    panels = run_plots.panels(table, [row.label for row in table], BLEU)
+    data = run_plots.curve_data(panels, BLEU)
     assert data.heads == ("epoch", "paper, validation BLEU", "bahdanau_gru, validation BLEU")
     assert [row[::2] for row in data.rows] == [("2", "22.00"), ("4", "24.00"), ("6", "–")]
     assert [str(row[1]).split(" (")[0] for row in data.rows] == ["23.00", "25.00", "27.00"]
     assert all("(" in str(row[1]) for row in data.rows), "three seeds have an interval"
-    picture = run_plots.learning_curves(table, labels, BLEU)
+    picture = run_plots.learning_curves(panels, BLEU)
     assert is_drawn(pixels(picture))
     paper, gru = (axes for axes in picture.axes if axes.get_visible())
     assert [axes.get_title(loc="left") for axes in (paper, gru)] == ["paper", "bahdanau_gru"]
     assert paper.get_ylabel() == "sacreBLEU"
     assert [line.get_color() for line in gru.lines] == ["#BBBBBB", plot_style.style("bahdanau_gru").colour]
     assert np.array_equal(gru.lines[1].get_xdata(), [2, 4])
-    assert run_plots.curve_reading(table, labels, BLEU, picture)["labels"] == ["epoch 2", "epoch 4", "epoch 6"]
+    assert run_plots.curve_reading(panels, BLEU, picture)["labels"] == ["epoch 2", "epoch 4", "epoch 6"]
 
 
 def test_validation_bleu_follows_the_losses_and_is_absent_without_scores(tmp_path: Path) -> None:
@@ -264,7 +268,7 @@ def test_validation_bleu_follows_the_losses_and_is_absent_without_scores(tmp_pat
 @pytest.mark.parametrize(
     "draw",
     [
-        partial(concept_plots.sinusoidal_positions, formulas.sinusoids(100, 256)),
+        partial(concept_plots.positions, formulas.sinusoids(100, 256), learned=False),
         partial(concept_plots.learning_rates, TRAININGS),
         partial(concept_plots.padded_masks, (6, 4, 2), (5, 6, 3)),
         concept_plots.activations,
@@ -319,10 +323,9 @@ def test_a_label_has_at_most_two_lines() -> None:
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 
-    labels = ["a", "b"]
-    before = pixels(run_plots.learning_curves(rows(MANY[:2]), labels, LOSSES))
+    before = pixels(DRAW["curves"](rows(MANY[:2]), ["a", "b"]))
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "red"}):
-        after = pixels(run_plots.learning_curves(rows(MANY[:2]), labels, LOSSES))
+        after = pixels(DRAW["curves"](rows(MANY[:2]), ["a", "b"]))
         assert mpl.rcParams["font.size"] == 30
     assert (before == after).all()
 

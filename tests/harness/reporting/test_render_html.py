@@ -49,18 +49,8 @@ def page(stored: tuple[Path, list[RunRecord]], tmp_path_factory: pytest.TempPath
     return path.read_text(encoding="utf-8")
 
 
-def data(page: str, kind: str) -> list[Any]:
-    """Return the JSON data of a page's script."""
-    return list(map(json.loads, re.findall(rf'<script type="application/json" class="{kind}">(.*?)</script>', page)))
-
-
-def translations(page: str) -> list[Any]:
-    """Return the data of each translation explorer."""
-    return unpacked(page, "packed")
-
-
-def unpacked(page: str, kind: str) -> list[Any]:
-    """Return the compressed JSON data of a page."""
+def unpacked(page: str, kind: str = "packed") -> list[Any]:
+    """Return the compressed JSON data of a page, by default those of each translation explorer."""
     packed = re.findall(rf'<script type="application/octet-stream" class="{kind}">(.*?)</script>', page)
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
@@ -90,7 +80,7 @@ def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_
     records = pages_factory.folder(tmp_path, variants, seeds=3, count=1_000)
     path = write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000))
     assert 300_000 < path.stat().st_size < 2_000_000
-    (explorer_data,) = translations(path.read_text(encoding="utf-8"))
+    (explorer_data,) = unpacked(path.read_text(encoding="utf-8"))
     assert len(explorer_data["sides"]) == 24
     assert len(explorer_data["numbers"]) == 1_000
 
@@ -102,7 +92,7 @@ def test_explorer_holds_the_stored_translations_source_and_reference(
     page: str, stored: tuple[Path, list[RunRecord]]
 ) -> None:
     results, records = stored
-    (explorer_data,) = translations(page)
+    (explorer_data,) = unpacked(page)
     columns = {(column["label"], column["seed"]): column["text"] for column in explorer_data["sides"]}
     for run in records:
         hypotheses = run_store.load_hypotheses(results, run.id)
@@ -119,7 +109,7 @@ def test_explorer_names_the_budget_of_variants_that_two_tables_have(tmp_path: Pa
         for run in (record(), *keras, *source)
     ]
     page = write(runs, tmp_path, results=tmp_path, texts=pages_factory.texts(5)).read_text(encoding="utf-8")
-    (explorer_data,) = translations(page)
+    (explorer_data,) = unpacked(page)
     assert {column["label"] for column in explorer_data["sides"]} == {
         "learned_positions (keras on jax), controlled",
         "learned_positions (torch), controlled",
@@ -136,7 +126,7 @@ def test_page_without_texts_has_no_text_of_the_corpus(
     for word in (pages_factory.SOURCE, pages_factory.REFERENCE):
         assert word in page
         assert word not in without
-        assert word not in json.dumps(translations(without))
+        assert word not in json.dumps(unpacked(without))
     assert "this page holds no text of the corpus" in without
     (attention,) = unpacked(without, "maps")
     assert attention[0]["sentences"][0]["source"] == ["1", "2", "3", "4", "5", "6"]
@@ -281,6 +271,7 @@ def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
     page, markdown = path.read_text(encoding="utf-8"), path.with_suffix(".md").read_text(encoding="utf-8")
     assert "No table: these runs are not comparable." in markdown
     assert "tokenised: " in markdown
+    assert "The runs: learned_positions (1 completed); bahdanau_gru (1 completed)." in markdown
     assert not (tmp_path / "figures").exists()
     assert "differ in 1 point in which they must agree" in page
     assert "<li>tokenised: " in page

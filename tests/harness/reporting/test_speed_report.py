@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escaping
+import math
 import re
 import xml.etree.ElementTree as tree
 from dataclasses import replace
@@ -26,19 +27,15 @@ from harness.speed import speed_document
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 
+DOCUMENT = speed_factory.document()
 EVERY = ("overview", "comparisons", "details", "limits", "method")
 PICTURES = {"training", "decoding", "ratios", "breakdown", "scaling"}
 
 
 @pytest.fixture(scope="module")
-def document() -> SpeedDocument:
-    return speed_factory.document()
-
-
-@pytest.fixture(scope="module")
-def folder(document: SpeedDocument, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speed")
-    assert speed_report.write(document, path) == path / "index.html"
+    assert speed_report.write(DOCUMENT, path) == path / "index.html"
     return path
 
 
@@ -74,18 +71,18 @@ def test_the_html_loads_nothing_and_every_reference_meets_an_id(page: str) -> No
     assert all("#" in link for link in outline.references if not link.startswith("data:"))
 
 
-def test_every_picture_shows_something_and_says_what(folder: Path, page: str, document: SpeedDocument) -> None:
+def test_every_picture_shows_something_and_says_what(folder: Path, page: str) -> None:
     assert {path.name for path in (folder / "figures").iterdir()} == {f"{name}.svg" for name in PICTURES}
-    for figure in find(speed_report.report(document).blocks, Figure):
+    for figure in find(speed_report.report(DOCUMENT).blocks, Figure):
         assert len(list(tree.parse(folder / "figures" / f"{figure.name}.svg").iter())) > 50
         assert len(figure.alt) > 40
         assert f'aria-label="{escaping.escape(figure.alt, quote=False)}"' in page.replace("&#39;", "'")
     assert page.count('class="drawn"') == len(plot_style.LAYOUTS) * len(PICTURES)
 
 
-def test_html_page_has_every_cell(document: SpeedDocument, page: str) -> None:
+def test_html_page_has_every_cell(page: str) -> None:
     text = " ".join(escaping.unescape(re.sub(r"<[^>]*>", " ", page)).split())
-    for table in find(speed_report.report(document).blocks, Table):
+    for table in find(speed_report.report(DOCUMENT).blocks, Table):
         for cell in (cell for row in table.rows for cell in row):
             for part in (cell,) if isinstance(cell, str) else (cell.text, cell.detail):
                 assert " ".join(part.split()) in text, (table.title, part)
@@ -94,8 +91,8 @@ def test_html_page_has_every_cell(document: SpeedDocument, page: str) -> None:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_training_is_the_document_s(document: SpeedDocument) -> None:
-    (table,) = speed_tables.training(document)
+def test_the_table_of_training_is_the_document_s() -> None:
+    (table,) = speed_tables.training(DOCUMENT)
     assert [row[0] for row in table.rows] == [OURS, OTHER, PLAIN]
     rounds = np.array([noise + 0.01 * number for number, noise in enumerate(NOISE)])
     low, middle, high = np.quantile(rounds, (0.25, 0.5, 0.75))
@@ -108,58 +105,59 @@ def test_the_table_of_training_is_the_document_s(document: SpeedDocument) -> Non
     assert ours["MFU, %"].startswith(f"{100 * np.median(shares):.1f} (")
     assert (ours["first update, s"], ours["peak memory, MiB"]) == ("3.46", "941")
     assert cells(table, OTHER)["MFU, %"] == MISSING
-    (overview,) = speed_tables.at_a_glance(document)
+    (overview,) = speed_tables.at_a_glance(DOCUMENT)
     assert cells(overview, OURS)["training, target tokens/s"] == ours["target tokens/s"]
     assert cells(overview, OURS)["MFU, %"] == f"{100 * np.median(shares):.1f}"
 
 
-def test_evaluation_decoding_and_breakdown_are_the_document_s(document: SpeedDocument) -> None:
-    (table,) = speed_tables.evaluation(document)
+def test_evaluation_decoding_and_breakdown_are_the_document_s() -> None:
+    (table,) = speed_tables.evaluation(DOCUMENT)
     assert table.title == "Evaluation: the validation loss of 12,000 target tokens, forward pass only"
     row = cells(table, OURS)
     assert (row["seconds"], row["nats per token"]) == ("2.10 (2.00 to 2.20)", "4.5678")
     assert row["peak memory, MiB"] == "unknown"
-    greedy, beam, single = speed_tables.decoding(document)
+    greedy, beam, single = speed_tables.decoding(DOCUMENT)
     assert greedy.title == "Greedy, in batches of 64: 200 sentences"
     assert (beam.title, single.title) == ("Beam 5, in batches of 64: 200 sentences", "Greedy, one by one: 40 sentences")
     plain = cells(single, PLAIN)
     assert plain["equal translations"] == f"39 of 40 ({OURS})"
     assert plain["s for 1,000"] == "1,500 (1,425 to 1,575)"
-    (table,) = speed_tables.breakdown(document)
+    (table,) = speed_tables.breakdown(DOCUMENT)
     assert cells(table, "matrix products")[OURS] == "62.5 (321)"
     assert cells(table, "profiled ÷ unprofiled time")[OURS] == "1.21"
 
 
-def test_ratios_are_those_of_the_samples_round_by_round(document: SpeedDocument) -> None:
-    (table,) = speed_tables.comparisons(document, document.comparisons)
+def test_ratios_are_those_of_the_samples_round_by_round() -> None:
+    (table,) = speed_tables.comparisons(DOCUMENT, DOCUMENT.comparisons)
     assert [tuple(map(str, row)) for row in table.rows] == [
         (OURS, "training", PLAIN, "4.00 (4.00 to 4.00)"),
         (OURS, "greedy, one by one", PLAIN, "30.0 (30.0 to 30.0)"),
     ]
 
 
-def test_interval_of_a_ratio_is_student_s_over_rounds(document: SpeedDocument) -> None:
+def test_interval_of_a_ratio_is_student_s_over_rounds() -> None:
     logarithms = np.log(speed_factory.TIMES_AS_LONG)
     low, high = np.exp(stats.t.interval(0.95, 4, logarithms.mean(), stats.sem(logarithms)))
-    changed = speed_factory.with_plain(document, speed_factory.TIMES_AS_LONG)
+    changed = speed_factory.with_plain(DOCUMENT, speed_factory.TIMES_AS_LONG)
     ((*_, cell),) = speed_tables.comparisons(changed, changed.comparisons)[0].rows
     assert str(cell) == f"1.20 ({low:.3f} to {high:.2f})"
     (axes,) = speed_plots.ratios(changed).axes
     assert np.asarray(axes.lines[0].get_xdata()) == pytest.approx([low, high])
-    single = speed_factory.with_plain(document, speed_factory.TIMES_AS_LONG[:1])
+    single = speed_factory.with_plain(DOCUMENT, speed_factory.TIMES_AS_LONG[:1])
     ((*_, cell),) = speed_tables.comparisons(single, single.comparisons)[0].rows
     assert str(cell) == "0.800", "one round has no interval"
+    assert speed_tables.interval(Samples.of([1.2])) == (0, math.inf)
 
 
-def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
-    fits, points = speed_tables.scaling(document)
+def test_the_exponent_has_its_standard_error_and_is_drawn() -> None:
+    fits, points = speed_tables.scaling(DOCUMENT)
     batch, threads = (cells(fits, speed_tables.AXES[axis]) for axis in ("batch_size", "threads"))
     assert fits.title == f"Fitted exponents of {OURS}"
     assert (batch["exponent of time"], batch["sizes"]) == ("0.90 ± 0.00", "3")
     assert threads["exponent of time"] == MISSING
     assert "two are needed for a fit" in threads["remark"]
     assert len(points.rows) == 4
-    plot = speed_plots.scaling(document)
+    plot = speed_plots.scaling(DOCUMENT)
     first, second = (axes for axes in plot.axes if axes.get_visible())
     assert (first.get_xscale(), first.get_yscale()) == ("log", "log")
     (fitted,) = (line for line in first.lines if line.get_linestyle() == "--")
@@ -168,16 +166,15 @@ def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocumen
     assert not [line for line in second.lines if line.get_linestyle() == "--"]
 
 
-def test_the_stacked_bar_is_the_shares_end_to_end(document: SpeedDocument) -> None:
-    plot = speed_plots.breakdown(document)
-    assert plot is not None
+def test_the_stacked_bar_is_the_shares_end_to_end() -> None:
+    plot = speed_plots.breakdown(DOCUMENT)
     bars = sorted((bar.get_x(), bar.get_width()) for bar in plot.axes[0].patches)  # type: ignore[attr-defined]
     assert [width for _, width in bars] == pytest.approx([62.5, 12.5, 19, 4, 2])
     assert [start for start, _ in bars] == pytest.approx([0, 62.5, 75, 94, 98])
 
 
-def test_values_in_bars_have_a_contrast_of_at_least_four(document: SpeedDocument) -> None:
-    axes = speed_plots.breakdown(document).axes[0]
+def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
+    axes = speed_plots.breakdown(DOCUMENT).axes[0]
     colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}  # type: ignore[attr-defined]
     assert axes.texts
     for text in axes.texts:
@@ -266,30 +263,29 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert outline.tags.count("img") == 1, "ratios"
 
 
-def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) -> None:
-    plain = document.subject(PLAIN)
+def test_a_picture_of_very_many_subjects_stays_small() -> None:
+    plain = DOCUMENT.subject(PLAIN)
     many = tuple(replace(plain, name=f"plain {number}", decoding=()) for number in range(200))
-    plot = speed_plots.training(replace(document, subjects=many))
-    assert plot is not None
+    plot = speed_plots.training(replace(DOCUMENT, subjects=many))
     assert plot.get_size_inches()[1] < 30
 
 
 @pytest.mark.parametrize(("copies", "drawn"), [(1, "all"), (30, "main")])
-def test_plot_of_many_ratios_has_those_of_the_main_subject(document: SpeedDocument, copies: int, drawn: str) -> None:
-    others = [replace(document.subject(OURS), name=f"another {number}") for number in range(copies)]
-    changed = replace(document, subjects=(*document.subjects, *others))
+def test_plot_of_many_ratios_has_those_of_the_main_subject(copies: int, drawn: str) -> None:
+    others = [replace(DOCUMENT.subject(OURS), name=f"another {number}") for number in range(copies)]
+    changed = replace(DOCUMENT, subjects=(*DOCUMENT.subjects, *others))
     (axes,) = speed_plots.ratios(changed).axes
     rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert len(rows) == (len(changed.comparisons) if drawn == "all" else len(document.comparisons))
+    assert len(rows) == (len(changed.comparisons) if drawn == "all" else len(DOCUMENT.comparisons))
     assert any("another" in row for row in rows) == (drawn == "all")
     (figure,) = (figure for figure in find(speed_report.report(changed).blocks, Figure) if figure.name == "ratios")
     omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; “Every ratio” in the HTML page has all."
     assert figure.caption == speed_report.FIGURES["ratios"][1] + omission * (drawn == "main")
 
 
-def test_terminal_has_the_headline_and_every_ratio(document: SpeedDocument) -> None:
-    output = speed_report.terminal(document)
-    assert speed_findings.headline(document).finding in output
+def test_terminal_has_the_headline_and_every_ratio() -> None:
+    output = speed_report.terminal(DOCUMENT)
+    assert speed_findings.headline(DOCUMENT).finding in output
     assert "30.0 to 30.0" in output
     assert "0.90 ± 0.00" in output
 
@@ -297,10 +293,8 @@ def test_terminal_has_the_headline_and_every_ratio(document: SpeedDocument) -> N
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_made_again_from_a_stored_document_without_a_framework(
-    document: SpeedDocument, folder: Path, tmp_path: Path
-) -> None:
-    path = speed_document.save(tmp_path, document)
+def test_the_page_is_made_again_from_a_stored_document_without_a_framework(folder: Path, tmp_path: Path) -> None:
+    path = speed_document.save(tmp_path, DOCUMENT)
     words = ["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]
     assert not imported_by(*words) & {*FRAMEWORKS, "spacy"}
     page = tmp_path / "reports" / "speed" / "index.html"

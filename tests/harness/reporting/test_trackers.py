@@ -21,7 +21,6 @@ from log_readers import (
     tensorboard_settings,
 )
 
-from harness.experiments.run_names import flat_settings
 from harness.processes.progress import Event
 from harness.reporting import trackers
 from harness.reporting.trackers import RunLogs
@@ -104,12 +103,6 @@ def test_run_whose_end_is_not_reported_ends_with_its_record(tmp_path: Path) -> N
     assert not written(ListTracker(), tmp_path / "empty", [update(1)])
 
 
-def test_run_that_another_process_trains_is_not_logged(tmp_path: Path) -> None:
-    tracker = ListTracker()
-    assert not written(tracker, tmp_path, [Event(run=RUN.id, stage="elsewhere")], RUN)
-    assert not tracker.begun
-
-
 @pytest.mark.parametrize("fault", ["update/learning_rate", "begin"])
 def test_error_is_reported_once_and_stops_nothing_else(fault: str, tmp_path: Path) -> None:
     tracker = ListTracker(fault)
@@ -124,16 +117,9 @@ def test_tracker_that_hangs_does_not_hold_up_the_run(tmp_path: Path, monkeypatch
 
     release = threading.Event()
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.1)
-    tracker = ListTracker()
-    monkeypatch.setattr(tracker, "begin", lambda *_: release.wait(60))
-    (line,) = written(tracker, tmp_path, [update(number) for number in range(1, 99)])
+    (line,) = written(lambda *_: release.wait(60), tmp_path, [update(number) for number in range(1, 99)])
     release.set()
     assert "the last values are not written" in line
-
-
-def settings_of(record: RunRecord) -> dict[str, Any]:
-    values = flat_settings(record.spec) | {"seed": record.spec.seed}
-    return {name: "none" if value is None else value for name, value in values.items()}
 
 
 READERS: dict[str, Callable[[Path], Points]] = {
@@ -224,7 +210,7 @@ def test_real_log_of_a_run_that_is_trained_anew_is_that_of_the_new_run(name: str
 def test_tensorboard_shows_the_settings(tmp_path: Path) -> None:
     assert not written(real("tensorboard", tmp_path / "log"), tmp_path, [update(1)], RUN)
     tensorboard_points(tmp_path / "log" / RUN.id)
-    assert tensorboard_settings(tmp_path / "log" / RUN.id) == settings_of(RUN)
+    assert tensorboard_settings(tmp_path / "log" / RUN.id) == trackers.settings(RUN.spec)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +221,7 @@ def test_mlflow_shows_settings_status_and_record(status: Any, shown: str, tmp_pa
     record = replace(RUN, status=status)
     assert not written(real("mlflow", tmp_path / "log"), tmp_path, [update(1)], record)
     ((run, _),) = mlflow_runs(tmp_path / "log")
-    assert run.data.params == {name: str(value) for name, value in settings_of(RUN).items()}
+    assert run.data.params == {name: str(value) for name, value in trackers.settings(RUN.spec).items()}
     assert run.info.status == shown
     tags = {"run": RUN.id, "variant": "learned_positions", "data": "multi30k de-en", "status": status}
     assert {name: value for name, value in run.data.tags.items() if name.startswith("bakeoff.")} == {

@@ -32,12 +32,9 @@ def test_products_timed_are_those_counted(library: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "mm", counted(torch.mm))
     monkeypatch.setattr(np, "matmul", counted(np.matmul))
     monkeypatch.setattr(matmul_peak, "library", lambda: library)
-    recipe, batches = (
-        TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12),
-        [batch_of_lengths((3, 2)), batch_of_lengths((1, 4), (2, 2))],
-    )
+    recipe = TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12)
+    batches = [batch_of_lengths((3, 2)), batch_of_lengths((1, 4), (2, 2))]
     products = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
     products.multiply()
-    assert (
-        operations == products.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.count_tokens(batches))
-    )
+    counted = flops.kernel_operations(recipe, (7, 11), flops.count_tokens(batches))
+    assert operations == products.operations == 3 * counted

@@ -15,7 +15,7 @@ from harness.speed.scheduler import RoundRobin
 def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = {f"n{size}": Planted({"training": [2.0 * size**2] * 3}) for size in (2, 4, 8)}
     scheduler, _ = scheduler_of(tmp_path, **processes)
-    monkeypatch.setattr(RoundRobin, "start", lambda self, job: True)
+    monkeypatch.setattr(RoundRobin, "start", lambda self, job: None)
     jobs = tuple((size, job(f"n{size}", synthetic_length=7)) for size in (2, 4, 8))
     axis = scaling.ScalingAxis("length", "training", jobs, {"batch_size": 2.0}, "learned_positions/torch")
     measured = scaling.measure_axis(axis, scheduler)
@@ -27,7 +27,7 @@ def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeyp
 
 
 def test_measure_axis_names_the_sizes_that_were_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RoundRobin, "start", lambda self, job: True)
+    monkeypatch.setattr(RoundRobin, "start", lambda self, job: None)
     processes = {
         "n2": Planted({"training": [1.0] * 3}),
         "n4": Planted({}, refuses="training"),

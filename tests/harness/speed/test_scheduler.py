@@ -11,7 +11,7 @@ from planted_processes import Planted, job, scheduler_of
 
 from harness.processes.json_process import RequestRefused
 from harness.speed import scheduler
-from harness.speed.scheduler import TaskSamples, TimedTask
+from harness.speed.scheduler import TimedTask
 
 
 def test_run_with_a_dying_process_continues_with_the_others(tmp_path: Path) -> None:
@@ -43,13 +43,6 @@ def test_idle_share_is_cpu_seconds_over_seconds(tmp_path: Path) -> None:
     assert robin.idle_share("another") is None
 
 
-def test_samples_before_timing_are_empty(tmp_path: Path) -> None:
-    robin, _ = scheduler_of(tmp_path)
-    assert robin.samples("nobody", "training") == []
-    robin.series[TimedTask("somebody", "training")] = TaskSamples({})
-    assert robin.samples("somebody", "training") == []
-
-
 @pytest.mark.parametrize(("baseline", "declined"), [("plain", True), ("", False)])
 def test_start_refused_declines_a_baseline_and_loses_a_variant(
     baseline: str, declined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,6 +59,6 @@ def test_start_refused_declines_a_baseline_and_loses_a_variant(
 
     monkeypatch.setattr(scheduler, "JsonProcess", Refusing)
     robin, _ = scheduler_of(tmp_path)
-    assert not robin.start(replace(job("model"), baseline=baseline))
+    robin.start(replace(job("model"), baseline=baseline))
     reasons = {"model": "recipe.norm='rms' is not available"}
     assert (robin.declined, robin.lost) == ((reasons, {}) if declined else ({}, reasons))

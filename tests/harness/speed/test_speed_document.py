@@ -11,8 +11,7 @@ import pytest
 import speed_factory
 
 from harness.speed import speed_document
-from harness.speed.speed_document import SpeedDocument
-from harness.speed.timed_model import DecodingTimes, TimedModel, TrainingTimes
+from harness.speed.timed_model import TimedModel
 from harness.speed.timing import Samples
 from harness.storage import files
 
@@ -21,21 +20,11 @@ OURS = speed_factory.OURS
 
 def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> TimedModel:
     """Return a model with training and two decodings, all with the same seconds."""
-    training = TrainingTimes(
-        updates=2, target=30, operations=1_000, first_update_seconds=1.0, seconds=Samples.of(seconds)
-    )
+    samples = Samples.of(seconds)
+    training = replace(speed_factory.training(1.0), updates=2, target=30, operations=1_000, seconds=samples)
     decodings = tuple(
-        DecodingTimes(
-            name=decoding,
-            beam=1,
-            batch_size=8,
-            sentences=sentences,
-            words=50,
-            unfinished=0,
-            digest="ab",
-            seconds=Samples.of(seconds),
-        )
-        for decoding, sentences in (("greedy", 10), ("single_greedy", 2))
+        replace(speed_factory.decoding(name, 1.0, sentences), seconds=samples)
+        for name, sentences in (("greedy", 10), ("single_greedy", 2))
     )
     settings: dict[str, Any] = {"kind": "variant", "variant": "learned_positions", "framework": "torch"}
     return TimedModel(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
@@ -44,12 +33,9 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> TimedModel
 SUBJECTS = subject("ours", (1.0, 3.0, 2.0)), subject("plain", (4.0, 6.0, 4.0), kind="peer")
 
 
-def document_of(*subjects: TimedModel) -> SpeedDocument:
-    return speed_factory.document(subjects=subjects)
-
-
 def ratios_of(*subjects: TimedModel) -> dict[tuple[str, str, str], tuple[float, ...]]:
-    return {(pair.subject, pair.baseline, pair.work): pair.ratio.values for pair in document_of(*subjects).comparisons}
+    comparisons = speed_factory.document(subjects=subjects).comparisons
+    return {(pair.subject, pair.baseline, pair.work): pair.ratio.values for pair in comparisons}
 
 
 def test_times_follow_from_samples() -> None:
