@@ -108,12 +108,6 @@ def choose(records: Sequence[RunRecord]) -> Choice:
     )
 
 
-def complete(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> bool:
-    """Return whether all these pilots have finished, so that the choice between them is final."""
-    finished = {record.id for record in records if record.status in FINISHED}
-    return all(spec.id in finished for spec in specs)
-
-
 def cell_key(spec: RunSpec) -> str:
     """Return the settings that a run shares with the pilots of its cell: all but seed, length and learning rate."""
     training = replace(spec.training, peak_rate=0.0, epochs=1, averaged_epochs=0)

@@ -21,6 +21,7 @@ from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tu
 from harness.experiments import ablation_grids
 from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import RunSpec
+from harness.experiments.suites import SUITES
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.contract import Training
@@ -90,14 +91,12 @@ def test_choose_ignores_shorter_pilots() -> None:
 
 def test_choice_waits_for_all_pilots() -> None:
     planned = pilots(base_spec(), RATES)
-    records = [pilot(rate, [3.0] * 4) for rate in RATES]
+    records = [pilot(rate, [3.0 - rate] * 4) for rate in RATES]
     assert [record.id for record in records] == [run.id for run in planned]
-    assert rate_tuning.complete(planned, records)
-    assert not rate_tuning.complete(planned, records[:2])
-    failed = [*records[:2], replace(records[2], status="failed")]
-    assert not rate_tuning.complete(planned, failed)
-    suite: Any = None
-    assert not ablate.AblationPlan(suite, [base_spec()], {rate_tuning.cell_key(base_spec()): planned}).tuned(failed)
+    plan = ablate.AblationPlan(SUITES["quick"], [base_spec()], {rate_tuning.cell_key(base_spec()): planned})
+    assert [run.training.peak_rate for run in plan.tuned(records)] == [2e-3]
+    assert not plan.tuned(records[:2])
+    assert not plan.tuned([*records[:2], replace(records[2], status="failed")])
 
 
 def test_tuned_run_differs_in_the_rate_only() -> None:
