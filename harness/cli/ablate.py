@@ -85,7 +85,7 @@ class AblationPlan:
 
     suite: Suite
     specs: list[RunSpec]
-    pilots: dict[str, list[RunSpec]]
+    pilots: dict[RunSpec, list[RunSpec]]
 
     @property
     def independent_runs(self) -> list[RunSpec]:
