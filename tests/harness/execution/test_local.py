@@ -1,4 +1,4 @@
-"""Runs on this machine: failures stay with their run, signals leave checkpoints, lost processes are retried."""
+"""Runs on this machine: failures stay with their run, lost processes are retried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted_bench import interrupted
 from small_runs import spec
 
 from harness.execution import local
@@ -159,9 +158,3 @@ def test_parent_that_ignores_sigchld_notices_the_end_of_its_children(tmp_path: P
     command = [sys.executable, "-c", IGNORING_SIGCHLD, str(tmp_path)]
     process = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert process.returncode == 0, process
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_leaves_a_checkpoint_of_each_run(tmp_path: Path) -> None:
-    records = interrupted(tmp_path / "results", "--jobs", "2")
-    assert [len(record.curve) for record in records] == [1, 1]
