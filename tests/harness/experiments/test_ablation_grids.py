@@ -75,20 +75,6 @@ def test_field_with_levels_is_parsed(text: str, expected: tuple[str, tuple[str, 
     assert parse_field(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("norms", "'norms' is not one of positions, norm.*did you mean 'norm'"),
-        ("norm=rmz", "norm: 'rmz' is not one of .*did you mean 'rms'"),
-        ("norm=", "norm: '' is not one of layernorm"),
-        ("positions=learned,", "positions: '' is not one of learned"),
-    ],
-)
-def test_unknown_field_or_level_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_field(text)
-
-
 def test_chosen_levels_are_run_beside_the_base() -> None:
     (grid,) = grids({"positions": ("rotary",), "embedding_init": ("xavier", "width")}, factorial=True)
     recipes = [cell.recipe for cell in cells(grid, base_spec())]
