@@ -19,7 +19,6 @@ from harness.execution import rate_tuning
 from harness.execution.launcher import Outcome
 from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tuned
 from harness.experiments import ablation_grids
-from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import RunSpec
 from harness.experiments.suites import SUITES
 from harness.storage import run_store
@@ -50,11 +49,6 @@ def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -
 def test_no_two_cells_share_pilots() -> None:
     cells = [cell for grid in ablation_grids.grids() for cell in ablation_grids.cells(grid, base_spec())]
     assert len({rate_tuning.cell_key(cell) for cell in cells}) == len({cell.id for cell in cells})
-
-
-def test_pilots_of_tying_have_its_joint_vocabulary() -> None:
-    cells = ablation_grids.cells(Grid({"tying": ablation_grids.levels("tying")}), base_spec())
-    assert {run.data.vocabulary for cell in cells for run in pilots(cell, RATES)} == {"joint"}
 
 
 def test_choose_takes_the_lowest_validation_loss_of_any_epoch() -> None:
