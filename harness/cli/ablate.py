@@ -85,7 +85,7 @@ class AblationPlan:
 
     suite: Suite
     specs: list[RunSpec]
-    pilots: dict[str, list[RunSpec]]
+    pilots: dict[RunSpec, list[RunSpec]]
 
     @property
     def independent_runs(self) -> list[RunSpec]:
@@ -97,15 +97,15 @@ class AblationPlan:
 
         A recipe with unfinished pilots has no such run.
         """
-        finished = rate_tuning.finished_pilots(records)
+        pilots_of = rate_tuning.finished_pilots(records)
+        finished = {pilot.id for pilots in pilots_of.values() for pilot in pilots}
         tuned: dict[str, RunSpec] = {}
         for spec in self.specs:
             key = rate_tuning.cell_key(spec)
-            if key in self.pilots and rate_tuning.complete(self.pilots[key], records):
-                tuned_spec = rate_tuning.tuned(spec, rate_tuning.choose(finished[key]))
+            if all(pilot.id in finished for pilot in self.pilots[key]):
+                tuned_spec = rate_tuning.tuned(spec, rate_tuning.choose(pilots_of[key]))
                 tuned[tuned_spec.id] = tuned_spec
-        grid_ids = {spec.id for spec in self.specs}
-        return [spec for run, spec in tuned.items() if run not in grid_ids]
+        return [spec for spec in tuned.values() if spec not in self.specs]
 
 
 def command(arguments: argparse.Namespace) -> int:

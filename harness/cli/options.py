@@ -244,15 +244,6 @@ def add_models(group: Any, *, many: bool = False, repeatable: Container[str] = (
     )
 
 
-def add_import(parser: argparse.ArgumentParser) -> None:
-    """Add --import-builder."""
-    parser.add_argument(
-        "--import-builder",
-        action="store_true",
-        help="import and execute the external builder, package.module:NAME, that a record names (default: refuse)",
-    )
-
-
 # Run specs ------------------------------------------------------------------------------------------------------------
 
 

@@ -16,11 +16,10 @@ from harness.cli.console import say, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunSpec, spec_from_json
-from harness.processes import parent_watchdog
 from harness.processes.environment_variables import worker_environment
 from harness.processes.progress import Event, Progress, to_line
 from harness.processes.progress_display import Display
-from harness.processes.signals import Interrupted, SignalGuard
+from harness.processes.signals import Interrupted, SignalGuard, exit_with_parent
 from harness.processes.workers import ProcessSettings
 from harness.storage import locks, results_folders, run_store
 from harness.storage.records import RunRecord
@@ -129,7 +128,7 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
             settings = ProcessSettings(**payload)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
-    parent_watchdog.exit_with_parent()
+    exit_with_parent()
     os.environ.update(worker_environment(spec))
 
     def report(event: Event) -> None:

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import chosen_models, options, report_writing, speed_options, sweep
+from harness.cli import chosen_models, folder_options, options, report_writing, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
-from harness.cli.speed_options import NO_BASELINE
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunSpec, number_format
 from harness.processes import machine
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from harness.speed.speed_document import SpeedDocument
 
 DEFAULT_BASE = "learned_positions"
+NO_BASELINE = "none"
+TIMEOUT_SECONDS = 3600.0
 OPTION_OF = {"framework": "--framework", "backend": "--backend", "decoding.beam": "--beam"}
 """Settings that `speed` takes from an option, not from `--set`."""
 
@@ -49,8 +50,62 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    speed_options.add_options(parser)
-    parser.set_defaults(measurement_defaults=speed_options.defaults(parser))
+    _add_measurement(parser)
+    options.add_models(parser.add_argument_group("models"), repeatable=("framework", "backend"))
+    options.add_data(parser)
+    folder_options.add_results(parser)
+    defaults = vars(parser.parse_args([]))
+    measurement = {name: value for name, value in defaults.items() if name not in ("reports", "document")}
+    parser.set_defaults(measurement_defaults=measurement)
+
+
+def _add_measurement(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--variant", action="append", help="a variant, or package.module:NAME; repeatable (default: the size's)"
+    )
+    parser.add_argument(
+        "--baseline",
+        action="append",
+        choices=[*registry.baseline_names(), NO_BASELINE],
+        help="a baseline to measure too; repeatable (default: all that are installed)",
+    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="a part to measure; repeatable (default: all)")
+    purposes = "; ".join(f"{size.name}: {size.purpose}" for size in SIZES.values())
+    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (default tutorial)")
+    parser.add_argument(
+        "--rounds", type=options.positive, metavar="N", help="samples of each measure (default: the size's)"
+    )
+    parser.add_argument(
+        "--weights",
+        action="append",
+        metavar="RUN",
+        default=[],
+        help="translate with the weights of a completed run: its folder, or the beginning of its id; repeatable "
+        "(default: each recipe is first trained briefly)",
+    )
+    parser.add_argument(
+        "--beam",
+        type=options.positive,
+        default=5,
+        metavar="WIDTH",
+        help="beam width to time besides greedy (default 5)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"give up on a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
+    )
+    options.add_note(parser)
+    folder_options.add_reports(parser)
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="document",
+        metavar="DOCUMENT",
+        help="write the page of a stored document, measure nothing (default: measure)",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -23,9 +23,10 @@ from harness.experiments.suites import Suite
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
-from harness.storage import results_folders, run_store
+from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import command_line, count
+from harness.storage.results_folders import command_on, list_command
+from harness.text import count
 from harness.training import checkpoint, reuse
 from impls import registry
 
@@ -257,7 +258,9 @@ def warn_of_load() -> None:
 def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[int, list[str]]:
     """Return how many runs to execute at once, and the GPUs to distribute them over."""
     gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
-    return arguments.jobs or _jobs_at_once(specs, gpus), gpus
+    on_cpu = all(spec.device.startswith("cpu") for spec in specs)
+    most = machine.cores() // max(spec.threads for spec in specs) if on_cpu else len(gpus)
+    return arguments.jobs or max(1, most), gpus
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
@@ -298,13 +301,6 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
     return sizes
 
 
-def _jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
-    """Return the default number of simultaneous runs."""
-    if any(not spec.device.startswith("cpu") for spec in specs):
-        return max(1, len(gpus))
-    return max(1, machine.cores() // max(spec.threads for spec in specs))
-
-
 def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
     if any(not spec.device.startswith("cpu") for spec in specs):
@@ -339,16 +335,15 @@ def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], Non
 
 def say_next_steps(results: Path) -> None:
     """Print the commands that usually follow."""
-    where = results_folders.results_option(results)
     say("\nNext:")
-    say(f"  {command_line('list')}{where}        the runs and their BLEU")
-    say(f"  {command_line('check')}{where}       whether they are a fair comparison")
-    say(f"  {command_line('compare A B')}{where} two variants or runs in detail")
+    say(f"  {command_on(results, 'list')}        the runs and their BLEU")
+    say(f"  {command_on(results, 'check')}       whether they are a fair comparison")
+    say(f"  {command_on(results, 'compare A B')} two variants or runs in detail")
 
 
 def any_completed(records: list[RunRecord], results: Path) -> bool:
     """Return whether a run completed. If none did, say so: the reason of each was printed when it ended."""
     if any(record.status == "completed" for record in records):
         return True
-    say(f"No run completed; {results_folders.list_command(results)}")
+    say(f"No run completed; {list_command(results)}")
     return False

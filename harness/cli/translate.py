@@ -73,7 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="print every hundredth stored test translation with its reference",
     )
     parser.add_argument("--device", default="cpu", help="device of the model, cpu or cuda (default cpu)")
-    options.add_import(parser)
+    parser.add_argument(
+        "--import-builder",
+        action="store_true",
+        help="import and execute the external builder, package.module:NAME, that a record names (default: refuse)",
+    )
     folder_options.add_results(parser)
 
 

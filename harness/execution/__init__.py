@@ -4,7 +4,7 @@ Input: a list of `RunSpec`s and a results folder.
 Output: a finished record per run; failed, hung and interrupted runs are retried or recorded as such.
 
 - `launcher.Outcome` holds the records, and the signal that stopped the set, if any.
-- `retry_policy` turns the end of a worker process into a record, a retry or a failure.
+- `local.LocalLauncher` turns the end of a worker process into a record, a retry or a failure.
 - `eta` estimates the remaining time.
 
 Called by the commands `bench` and `ablate`. Each run is a process of its own (`harness.processes.workers`).

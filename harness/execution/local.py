@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from harness.execution.eta import Forecast
-from harness.execution.launcher import CHECK_SECONDS, Launcher, Outcome, RunSettings
-from harness.execution.retry_policy import RetryPolicy, RunProcess
+from harness.execution.launcher import CHECK_SECONDS, Launcher, Outcome, RunHandle, RunSettings, save_record
 from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
 from harness.processes.progress import Event, Progress, duration, silent
 from harness.processes.workers import Ended, Worker
-from harness.storage import locks, logs, run_store
+from harness.storage import checkpoint_files, locks, logs, run_store
 from harness.storage.records import RunRecord
 
 POLL_SECONDS = 0.25
@@ -28,6 +28,9 @@ SUSPENDED_SECONDS = 10.0
 
 DESCRIPTORS = 3
 SPARE_DESCRIPTORS = 64
+
+LOST_PROCESSES = "lost_processes"
+"""The field of a record's environment that lists how earlier processes of the run were lost."""
 
 
 def execute(
@@ -83,15 +86,50 @@ def check_descriptors(jobs: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+@dataclass(kw_only=True)
+class RunProcess(RunHandle):
+    """The process of a run.
+
+    Attributes:
+        worker: The process.
+        started, last_event: The times of its start and of its last event, as `time.monotonic`.
+        log_bytes: The size of the run's log when the process started.
+        oom_kills: The number of out-of-memory kills when it started.
+        gpu: The GPU that it sees; None for all.
+        stop_reason: Why it was asked to end; empty if it was not.
+        hung: Whether `stop_reason` is that it hung, so that the run is tried again.
+        locked_by: The message that another process holds the run; empty if none does.
+        kill_at: When it is killed, as `time.monotonic`.
+        exit_code: As in `subprocess`; meaningful once the process has ended.
+    """
+
+    worker: Worker
+    started: float
+    last_event: float
+    log_bytes: int = 0
+    oom_kills: int = 0
+    gpu: str | None = None
+    stop_reason: str = ""
+    hung: bool = False
+    locked_by: str = ""
+    kill_at: float = math.inf
+    exit_code: int = 0
+
+
 @dataclass(kw_only=True, eq=False)
 class LocalLauncher(Launcher[RunProcess]):
-    """Executes each run in a child process."""
+    """Executes each run in a child process. A run whose process was lost is tried again.
+
+    Attributes:
+        gpus: The GPUs to choose from, as in CUDA_VISIBLE_DEVICES.
+        losses: How earlier processes of each run were lost.
+    """
 
     gpus: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._policy = RetryPolicy(self.results, self.settings, self.display.line)
+        self.losses: defaultdict[str, list[str]] = defaultdict(list)
         self._events: queue.Queue[Event | Ended] = queue.Queue(maxsize=10_000)
         self._polled = self._logs_checked = time.monotonic()
 
@@ -180,16 +218,55 @@ class LocalLauncher(Launcher[RunProcess]):
                 self.display.line(f"{run}: its log grew beyond {logs.LOG_BYTES:,} bytes and was shortened")
 
     def collect(self, handle: RunProcess) -> RunRecord | None:
-        """Return the record that the retry policy decides on, or None to try again."""
-        run = handle.spec.id
+        """Return the stored record of a run whose process has ended, or None to try the run again."""
         if handle.locked_by:
             raise locks.Locked(handle.locked_by)
-        record = self._policy.resolve(handle, stopping=self.stopping)
-        if record is None:
-            losses = self._policy.losses[run]
+        run, losses = handle.spec.id, self.losses[handle.spec.id]
+        record = run_store.usable_record(self.results, run)
+        out_of_memory = exit_status.out_of_memory_kills() > handle.oom_kills
+        exit_text = exit_status.describe(handle.exit_code, out_of_memory=out_of_memory)
+        if record is not None and record.status in run_store.FINISHED:
+            if handle.exit_code:
+                self.display.line(f"{run}: {exit_text}, after its record was written")
+                with contextlib.suppress(OSError):
+                    checkpoint_files.remove(self.results, run)  # it may have ended before it could do so itself
+            return self._with_losses(record) if losses else record
+        interrupted = record is not None and record.status == "interrupted"
+        lost = handle.hung if handle.stop_reason else interrupted or exit_status.lost(handle.exit_code)
+        if lost and len(losses) < self.settings.retries and not self.stopping:
+            losses.append(handle.stop_reason or (record.reason if interrupted and record else exit_text))
             retry = f"retry {len(losses)} of {self.settings.retries}"
             self.display.line(f"{run}: {losses[-1]}; it resumes from its last checkpoint ({retry})")
-        return record
+            return None
+        if record is None and self.stopping and not handle.stop_reason:
+            reason = "killed before it could write a checkpoint; it resumes from the last one"
+            return self._with_losses(self.settings.new_record(handle.spec, "interrupted", reason))
+        if record is None or handle.stop_reason:
+            return self._failure_of(handle, handle.stop_reason or exit_text, record)
+        if interrupted:
+            return self._with_losses(record) if losses else record
+        return self._failure_of(handle, record.reason, record)
+
+    def _failure_of(self, process: RunProcess, reason: str, record: RunRecord | None) -> RunRecord:
+        """Return a stored record of a failure, with the end of the log and the contents of the record, if any."""
+        run = process.spec.id
+        lines = logs.last_lines(run_store.log_path(self.results, run), since=process.log_bytes)
+        new_lines = [line for line in lines if not _repeats(line, reason)]
+        if self.losses[run]:
+            reason += f"; earlier attempts lost: {len(self.losses[run])}"
+        if new_lines:
+            reason += f"; its log ends: {' / '.join(new_lines)}"
+        elif not lines:
+            reason += "; it printed nothing"
+        record = record or self.settings.new_record(process.spec, "failed", reason)
+        return self._with_losses(replace(record, status="failed", reason=reason))
+
+    def _with_losses(self, record: RunRecord) -> RunRecord:
+        """Store and return a record, with how earlier processes of its run were lost."""
+        losses = self.losses[record.id]
+        if losses:
+            record = replace(record, environment={**record.environment, LOST_PROCESSES: losses})
+        return save_record(self.results, record, self.display.line)
 
     def interrupt(self) -> None:
         """Send SIGTERM to every process."""
@@ -200,3 +277,9 @@ class LocalLauncher(Launcher[RunProcess]):
         """Kill every process and its children."""
         for process in list(self.running.values()):
             process.worker.kill()
+
+
+def _repeats(line: str, reason: str) -> bool:
+    """Return whether a line of a log has a message that `reason` has too, or the statement that raised it."""
+    message = (line.partition(": ")[2] or line).removesuffix(logs.CUT)
+    return line.startswith("raise ") or message in " ".join(reason.split())

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
 from harness.storage.run_store import FINISHED
@@ -82,9 +81,9 @@ def at_rate(spec: RunSpec, rate: float) -> RunSpec:
     return replace(spec, budget="tuned", training=replace(spec.training, peak_rate=rate))
 
 
-def finished_pilots(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+def finished_pilots(records: Iterable[RunRecord]) -> dict[RunSpec, list[RunRecord]]:
     """Return the finished pilots among some records, by `cell_key`."""
-    pilots_of: dict[str, list[RunRecord]] = {}
+    pilots_of: dict[RunSpec, list[RunRecord]] = {}
     for record in records:
         if record.spec.budget == "pilot" and record.status in FINISHED:
             pilots_of.setdefault(cell_key(record.spec), []).append(record)
@@ -108,20 +107,11 @@ def choose(records: Sequence[RunRecord]) -> Choice:
     )
 
 
-def complete(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> bool:
-    """Return whether all these pilots have finished, so that the choice between them is final."""
-    finished = {record.id for record in records if record.status in FINISHED}
-    return all(spec.id in finished for spec in specs)
-
-
-def cell_key(spec: RunSpec) -> str:
-    """Return the settings that a run shares with the pilots of its cell: all but seed, length and learning rate."""
+def cell_key(spec: RunSpec) -> RunSpec:
+    """Return what a run shares with the pilots of its cell: all settings but seed, length and learning rate."""
     training = replace(spec.training, peak_rate=0.0, epochs=1, averaged_epochs=0)
-    settings = to_json(replace(spec, budget="pilot", seed=PILOT_SEED, updates=None, training=training))
-    if settings["recipe"]:
-        recipe = settings["recipe"].items()
-        settings["recipe"] = {name: value for name, value in recipe if name not in ("name", "source")}
-    return canonical_json(settings)
+    recipe = None if spec.recipe is None else replace(spec.recipe, name="", source="")
+    return replace(spec, recipe=recipe, budget="pilot", seed=PILOT_SEED, updates=None, training=training)
 
 
 def _length(spec: RunSpec) -> tuple[int, float]:

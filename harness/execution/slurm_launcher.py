@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -52,7 +52,9 @@ def execute(
     launcher = SlurmLauncher(
         specs=specs, results=results.absolute(), stream=stream, settings=settings, parameters=parameters
     )
-    with _importable():
+    # Jobs inherit this environment: they can import this package and the modules of the current folder.
+    paths = [str(json_process.ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with transfer.environment_variables(PYTHONPATH=os.pathsep.join(paths)):
         return launcher.execute()
 
 
@@ -221,11 +223,3 @@ def _submitit_parameters(options: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {f"slurm_{name}": value for name, value in values.items() if name in accepted}
     sbatch = {name: value for name, value in values.items() if name not in accepted}
     return parameters | ({"slurm_additional_parameters": sbatch} if sbatch else {})
-
-
-@contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """Let jobs, which inherit this environment, import this package and the modules of the current folder."""
-    paths = [str(json_process.ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with transfer.environment_variables(PYTHONPATH=os.pathsep.join(paths)):
-        yield

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -50,31 +50,23 @@ class RemoteRun:
     Attributes:
         spec: The run.
         settings: How it is executed.
-        commit: The commit of the code, as JSON; empty if it is unknown.
+        commit: The commit of the code as JSON; null if it is unknown.
         checkpoint: The files of the checkpoint from which the run resumes.
         checkpoint_folder: A folder that all machines share, for the checkpoints of lost machines; empty for none.
     """
 
     spec: RunSpec
     settings: RunSettings
-    commit: str = ""
-    checkpoint: Contents = field(default_factory=dict)
-    checkpoint_folder: str = ""
+    commit: str
+    checkpoint: Contents
+    checkpoint_folder: str
 
 
 def remote_run(spec: RunSpec, results: Path, settings: RunSettings, *, checkpoint_folder: str = "") -> RemoteRun:
     """Return a run to send, with its checkpoint if there is one."""
     folder = run_store.run_folder(results, spec.id)
     checkpoint = {path.name: path.read_bytes() for pattern in CHECKPOINTS for path in sorted(folder.glob(pattern))}
-    commit = machine.commit()
-    commit_json = "" if commit is None else canonical_json(commit)
-    return RemoteRun(
-        spec=spec,
-        settings=settings,
-        commit=commit_json,
-        checkpoint=checkpoint,
-        checkpoint_folder=checkpoint_folder,
-    )
+    return RemoteRun(spec, settings, canonical_json(machine.commit()), checkpoint, checkpoint_folder)
 
 
 def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str], None]) -> Contents:

@@ -183,12 +183,18 @@ class RunSpec:
         check_fields(self)
         if self.framework == "keras" and self.backend is None:
             object.__setattr__(self, "backend", typing.get_args(Backend)[0])
-        if self.framework != "keras" and self.backend is not None:
-            raise ValueError(f"backend={self.backend!r} with framework={self.framework!r}: only 'keras' has backends")
+        in_torch = self.framework == "torch"
+        if self.backend is not None:
+            self._check_fit("backend", "only 'keras' has backends", framework=self.framework == "keras")
         if self.matmul_precision != "highest":
-            self._check_matmul_precision()
-        if self.cuda_graphs == "on":
-            self._check_cuda_graphs()
+            needs = "it needs framework='torch' and precision='float32'; use matmul_precision='highest', or "
+            needs += "precision='bfloat16' in any framework"
+            self._check_fit("matmul_precision", needs, framework=in_torch, precision=self.precision == "float32")
+        if self.cuda_graphs == "on":  # only Transformers in torch repeat the same kernels
+            is_transformer = isinstance(self.recipe, TransformerRecipe)
+            needs = f"CUDA graphs need framework='torch', device='cuda' and a {TransformerRecipe.__name__}"
+            on_gpu = self.device.startswith("cuda")
+            self._check_fit("cuda_graphs", needs, framework=in_torch, device=on_gpu, variant=is_transformer)
         positions = getattr(self.recipe, "max_length", None)
         if positions is not None and self.data.max_length > positions:
             raise ValueError(f"data.max_length={self.data.max_length}: expected at most recipe.max_length={positions}")
@@ -197,29 +203,11 @@ class RunSpec:
                 f"decoding.max_tokens={self.decoding.max_tokens}: expected less than recipe.max_length={positions}"
             )
 
-    def _check_matmul_precision(self) -> None:
-        """Raise ValueError unless torch computes in float32: nothing else has this setting."""
-        wrong = {"framework": self.framework != "torch", "precision": self.precision != "float32"}
-        named = [f"{name}={brief(getattr(self, name))}" for name, is_wrong in wrong.items() if is_wrong]
-        if named:
-            raise ValueError(
-                f"matmul_precision={self.matmul_precision!r} with {' and '.join(named)}: it needs framework='torch' "
-                "and precision='float32'; use matmul_precision='highest', or precision='bfloat16' in any framework"
-            )
-
-    def _check_cuda_graphs(self) -> None:
-        """Raise ValueError if updates cannot be captured: only Transformers in torch repeat the same kernels."""
-        checks = {
-            f"framework={self.framework!r}": self.framework == "torch",
-            f"device={brief(self.device)}": self.device.startswith("cuda"),
-            f"variant={brief(self.variant)}": isinstance(self.recipe, TransformerRecipe),
-        }
-        misfits = [setting for setting, fits in checks.items() if not fits]
+    def _check_fit(self, name: str, needs: str, **fits: bool) -> None:
+        """Raise ValueError, which says what a setting needs, unless it fits each of these settings."""
+        misfits = [f"{other}={brief(getattr(self, other))}" for other, fit in fits.items() if not fit]
         if misfits:
-            raise ValueError(
-                f"cuda_graphs='on' with {' and '.join(misfits)}: CUDA graphs need framework='torch', device='cuda' and "
-                f"a {TransformerRecipe.__name__}"
-            )
+            raise ValueError(f"{name}={getattr(self, name)!r} with {' and '.join(misfits)}: {needs}")
 
     @property
     def computes(self) -> str:

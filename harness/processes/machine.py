@@ -245,8 +245,7 @@ def load_average() -> float:
 @functools.cache
 def gpu_usable(computes: str) -> bool:
     """Return whether a framework can use a GPU on this machine. It is imported in another process, once."""
-    question = GPU_QUESTIONS.get(computes)
-    return question is not None and _succeeds(question)
+    return computes in GPU_QUESTIONS and _succeeds(GPU_QUESTIONS[computes])
 
 
 def matmul_precision_usable(name: str, device: str) -> bool:

@@ -1,4 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP: recorded when they arrive, and handled where the work can stop safely."""
+"""SIGINT, SIGTERM and SIGHUP: recorded when they arrive, and handled where the work can stop safely.
+
+The end of a parent process counts as SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -124,3 +128,25 @@ class SignalGuard:
                             if os.isatty(2):
                                 os.write(2, SHOW_CURSOR)
                         os._exit(128 + number)
+
+
+def exit_with_parent(grace_seconds: float = 60.0) -> None:
+    """Treat the end of standard input, whose other end the parent holds, as SIGTERM.
+
+    Nothing else may read standard input afterwards. A process that is still running `grace_seconds` later, the
+    time for its checkpoint, is killed together with its children.
+    """
+    pipe = os.dup(0)
+    with open(os.devnull, "rb") as null_device:
+        os.dup2(null_device.fileno(), 0)  # otherwise children would inherit the pipe
+    threading.Thread(target=_watch_parent, args=(pipe, grace_seconds), daemon=True).start()
+
+
+def _watch_parent(pipe: int, grace_seconds: float) -> None:
+    while os.read(pipe, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_seconds)
+    if os.name == "posix" and os.getsid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(128 + signal.SIGTERM)

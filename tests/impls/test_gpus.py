@@ -14,7 +14,7 @@ from small_runs import spec
 from harness.cli import sweep
 from harness.cli.main import parser
 from harness.execution import launcher, local
-from harness.execution.retry_policy import RunProcess
+from harness.execution.local import RunProcess
 from harness.processes import machine
 from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store

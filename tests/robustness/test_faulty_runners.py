@@ -182,10 +182,10 @@ def test_runs_of_a_killed_runner_end_within_an_update(runs: FaultyRuns) -> None:
 
 IGNORING_SIGTERM = """
 import signal, subprocess, sys, time
-from harness.processes import parent_watchdog
+from harness.processes.signals import exit_with_parent
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-parent_watchdog.exit_with_parent(grace_seconds=1.0)
+exit_with_parent(grace_seconds=1.0)
 print(child.pid, flush=True)
 time.sleep(600)
 """

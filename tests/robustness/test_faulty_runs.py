@@ -13,7 +13,7 @@ from faulty_runs import QUICK, FaultyRuns, all_end, faulty, until
 
 from harness.execution import local
 from harness.execution.launcher import RunSettings
-from harness.execution.retry_policy import LOST_PROCESSES
+from harness.execution.local import LOST_PROCESSES
 from harness.processes import exit_status, json_process
 from harness.storage import logs, run_store
 from harness.storage.records import RunRecord

@@ -26,19 +26,6 @@ def test_new_variant_obeys_every_law(capsys: pytest.CaptureFixture[str], monkeyp
     assert "every law holds" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("two-words", "'two-words' is not the name of a Python module"),
-        ("class", "'class' is not the name of a Python module"),
-        ("../outside", "is not the name of a Python module"),
-        ("torch", "another module as 'torch'"),
-    ],
-)
-def test_new_refuses_a_name_that_cannot_be_imported(name: str, message: str, refused: Refused) -> None:
-    refused(["new", name], message)
-
-
 def test_new_leaves_an_existing_file_as_it_is(refused: Refused) -> None:
     Path("mine.py").write_text("keep = 1", encoding="utf-8")
     refused(["new", "mine"], "mine.py exists")

@@ -29,10 +29,6 @@ def test_seeds_of_another_form_are_refused(text: str) -> None:
         options.seeds(text)
 
 
-def test_seed_option_may_be_repeated() -> None:
-    assert parser().parse_args(["bench", "--seed", "0-1", "--seed", "5"]).seed == [0, 1, 5]
-
-
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])

@@ -1,4 +1,4 @@
-"""Runs on this machine: failures stay with their run, signals leave checkpoints, lost processes are retried."""
+"""Runs on this machine: failures stay with their run, lost processes are retried."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted_bench import interrupted
 from small_runs import spec
 
 from harness.execution import local
 from harness.execution.launcher import RunSettings
-from harness.execution.retry_policy import LOST_PROCESSES, RetryPolicy, RunProcess
+from harness.execution.local import LOST_PROCESSES, LocalLauncher, RunProcess
 from harness.processes import environment_variables
 from harness.processes.progress import Event
 from harness.storage import checkpoint_files, run_store
@@ -84,22 +83,23 @@ def test_run_has_and_records_its_environment(tmp_path: Path, monkeypatch: pytest
 
 
 class EndedProcess:
-    """The process of a run that has ended, and the policy that decides what follows."""
+    """The process of a run that has ended, and the launcher that decides what follows."""
 
     def __init__(self, results: Path, *, losses: int = 0) -> None:
-        self.results, self.spec, self.messages = results, spec(), list[str]()
-        self.policy = RetryPolicy(results, RunSettings(retries=1), self.messages.append)
-        self.policy.losses[self.spec.id] += ["killed by SIGKILL"] * losses
+        self.results, self.spec, self.stream = results, spec(), io.StringIO()
+        settings = RunSettings(retries=1)
+        self.launcher = LocalLauncher(specs=[self.spec], results=results, stream=self.stream, settings=settings)
+        self.launcher.losses[self.spec.id] += ["killed by SIGKILL"] * losses
 
-    def resolve(self, code: int, printed: str = "", **record: Any) -> RunRecord | None:
-        """Resolve an end with this exit code and output, and the fields of the record that it left, if any."""
+    def collect(self, code: int, printed: str = "", **record: Any) -> RunRecord | None:
+        """Collect the record of an end with this exit code and output, and the fields of a record that it left."""
         if record:
             run_store.save_record(self.results, RunRecord(id=self.spec.id, spec=self.spec, **record))
         with run_store.open_log(self.results, self.spec.id) as log:
             log.write(printed.encode())
         worker: Any = None
         process = RunProcess(spec=self.spec, worker=worker, started=0.0, last_event=0.0, exit_code=code)
-        return self.policy.resolve(process, stopping=False)
+        return self.launcher.collect(process)
 
 
 @pytest.mark.parametrize(
@@ -111,36 +111,36 @@ class EndedProcess:
         ("RuntimeError: one", "", "; it printed nothing"),
     ],
 )
-def test_resolve_does_not_repeat_the_reason_from_the_log(reason: str, printed: str, end: str, tmp_path: Path) -> None:
-    record = EndedProcess(tmp_path).resolve(1, printed, status="failed", reason=reason)
+def test_collect_does_not_repeat_the_reason_from_the_log(reason: str, printed: str, end: str, tmp_path: Path) -> None:
+    record = EndedProcess(tmp_path).collect(1, printed, status="failed", reason=reason)
     assert record is not None
     assert record.reason == reason + end
 
 
-def test_resolve_interrupted_run_after_its_last_retry_keeps_the_losses(tmp_path: Path) -> None:
-    record = EndedProcess(tmp_path, losses=1).resolve(143, status="interrupted", reason="interrupted by SIGTERM")
+def test_collect_interrupted_run_after_its_last_retry_keeps_the_losses(tmp_path: Path) -> None:
+    record = EndedProcess(tmp_path, losses=1).collect(143, status="interrupted", reason="interrupted by SIGTERM")
     assert record is not None
     assert (record.status, record.environment[LOST_PROCESSES]) == ("interrupted", ["killed by SIGKILL"])
     assert run_store.load_record(tmp_path, record.id) == record
 
 
-def test_resolve_killed_process_is_retried_as_often_as_allowed(tmp_path: Path) -> None:
+def test_collect_killed_process_is_retried_as_often_as_allowed(tmp_path: Path) -> None:
     ended = EndedProcess(tmp_path)
-    assert ended.resolve(-9) is None
-    record = ended.resolve(-9)
+    assert ended.collect(-9) is None
+    record = ended.collect(-9)
     assert record is not None
     assert record.status == "failed"
     assert "; earlier attempts lost: 1" in record.reason
 
 
-def test_resolve_process_killed_after_its_record_leaves_no_checkpoint(tmp_path: Path) -> None:
+def test_collect_process_killed_after_its_record_leaves_no_checkpoint(tmp_path: Path) -> None:
     ended = EndedProcess(tmp_path)
     checkpoint_files.save(tmp_path, ended.spec.id, {}, {})
-    record = ended.resolve(-9, status="diverged", reason="epoch 1")
+    record = ended.collect(-9, status="diverged", reason="epoch 1")
     assert record is not None
     assert record.status == "diverged"
     assert not checkpoint_files.exists(tmp_path, record.id)
-    assert ended.messages[0].endswith("after its record was written")
+    assert ended.stream.getvalue().endswith("after its record was written\n")
 
 
 IGNORING_SIGCHLD = """
@@ -159,9 +159,3 @@ def test_parent_that_ignores_sigchld_notices_the_end_of_its_children(tmp_path: P
     command = [sys.executable, "-c", IGNORING_SIGCHLD, str(tmp_path)]
     process = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert process.returncode == 0, process
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_leaves_a_checkpoint_of_each_run(tmp_path: Path) -> None:
-    records = interrupted(tmp_path / "results", "--jobs", "2")
-    assert [len(record.curve) for record in records] == [1, 1]

@@ -221,6 +221,6 @@ def test_commit_is_sent_with_the_code(tmp_path: Path, monkeypatch: pytest.Monkey
     assert machine.commit() is None
     monkeypatch.setenv(machine.COMMIT, '{"digest": "abc", "dirty": true}')
     assert machine.commit() == {"digest": "abc", "dirty": True}
-    for damaged in ("", "[]", "{}", "no JSON"):
+    for damaged in ("", "null", "[]", "{}", "no JSON"):
         monkeypatch.setenv(machine.COMMIT, damaged)
         assert machine.commit() is None

@@ -8,7 +8,6 @@ import os
 from typing import Any, Literal
 
 import pytest
-from command_line import imported
 from places import ROOT
 from small_runs import TINY, spec, through_json
 
@@ -94,10 +93,6 @@ def test_schema_in_docs_is_current(name: str, schema: dict[str, Any]) -> None:
     if os.environ.get("BAKEOFF_UPDATE_SCHEMAS"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text, "run the tests with BAKEOFF_UPDATE_SCHEMAS=1"
-
-
-def test_help_loads_no_pydantic() -> None:
-    assert "pydantic" not in imported("import harness.cli.main")
 
 
 def test_canonical_json_not_finite_numbers_are_refused() -> None:

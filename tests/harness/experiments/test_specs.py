@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_runs import DATA, TINY, spec, through_json
 
-from harness.experiments.specs import DataSpec, DecodingSpec, FileSpec, RunSpec, spec_from_json
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec, spec_from_json
 from impls import registry
 from impls.contract import GruRecipe, Training
 
@@ -92,7 +92,6 @@ def test_data_spec_files_without_corpus_files_are_refused() -> None:
         DataSpec(corpus="files")
     with pytest.raises(ValueError, match="files"):
         DataSpec(corpus="captions", files=FILES)
-    assert DecodingSpec().beam == 1
 
 
 def test_test_set_is_named_for_readers() -> None:
