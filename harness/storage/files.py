@@ -183,6 +183,18 @@ def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Itera
         yield file
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raise an error in reading or checking a file as a ValueError whose message begins with its path."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, TypeError) as error:
+        reason = str(error)
+        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}") from error
+
+
 def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
     """Return the content of a file. Raises: as `reading`, and ValueError if the file grows meanwhile."""
     with reading(path, most, links=links) as file:
@@ -199,13 +211,12 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Any:
     Raises:
         ValueError: The file is missing, cannot be read or is not JSON; the message names it.
     """
-    try:
-        return parse_json(read_bytes(path, most))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        reason = str(error)
-        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: not JSON ({reason})") from error
+    with naming(path):
+        content = read_bytes(path, most)
+        try:
+            return parse_json(content)
+        except ValueError as error:
+            raise ValueError(f"not JSON ({error})") from error
 
 
 def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
@@ -214,11 +225,8 @@ def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
     Raises:
         ValueError: As `read_json` and `unsealed`; the message names the file.
     """
-    value = read_json(path, most)
-    try:
-        return unsealed(value)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    with naming(path):
+        return unsealed(read_json(path, most))
 
 
 def unsealed(value: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def same_training(
             continue
         if environment and arithmetic_differences(record.environment, environment, spec.computes):
             continue
-        if run_store.has_weights(results, record.id):
+        if run_store.has(results, record.id, run_store.WEIGHTS):
             return record
     return None
 
