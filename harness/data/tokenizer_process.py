@@ -80,7 +80,7 @@ def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:
 
 def _train_sentencepiece(name: str, texts: Sequence[str], **settings: Any) -> tuple[str, Sequence[str]]:
     model = tokenizers.train_sentencepiece(name, texts, **settings)
-    return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer(model).words
+    return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer("", model=model).words
 
 
 def _train_bpe(sides: Sequence[tuple[str, Sequence[str]]], **settings: Any) -> str:
