@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from consumed_batches import expected_batches
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
+from stored_files import comparable
 
 from harness.data.batch_digest import weights_digest
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation
 from harness.evaluation.evaluate import test_scores as scores_of
+from harness.evaluation.metrics import perplexity_from_sums
 from harness.evaluation.search import Decoded, Translation
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
@@ -146,6 +148,10 @@ def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecor
     assert [hypothesis.sentence for hypothesis in hypotheses] == list(range(500))
     recomputed = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
     assert {name: record.scores[name] for name in recomputed.values} == recomputed.values
+    sentences = run_store.load_sentences(results, TORCH.id, record.fingerprints["sentences"])
+    nats, tokens = sentences.pop("nats"), sentences.pop("tokens")
+    assert perplexity_from_sums(nats.sum(), tokens.sum()) == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
+    assert comparable(sentences) == comparable(recomputed.statistics)
     assert record.signatures == recomputed.signatures
     assert all(hypothesis.endswith("|unk:never") for hypothesis in record.signatures.values())
     assert record.decode["unknown_tokens"] == sum("<unk>" in hypothesis.tokens for hypothesis in hypotheses) == 0
@@ -301,6 +307,23 @@ def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSp
         train.run(run, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("SENTENCES_COUNT", 499, "500 test sentences: expected at most 499"),
+        ("WEIGHTS_BYTES", 1_000, "bytes of weights: expected at most 1,000"),
+    ],
+)
+def test_run_with_results_beyond_a_limit_is_refused_before_training(
+    limit: str, value: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, limit, value)
+    monkeypatch.setattr("harness.training.loop.TrainingLoop.train", lambda self: pytest.fail("it is trained"))
+    with pytest.raises(ValueError, match=message):
+        train.run(TORCH, tmp_path)
+    assert not list(tmp_path.glob("*/record.json"))
 
 
 def test_run_progress_reports_every_update(tmp_path: Path) -> None:
