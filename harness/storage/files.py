@@ -205,28 +205,28 @@ def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = JSON_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         ValueError: The file is missing, cannot be read or is not JSON; the message names it.
     """
     with naming(path):
-        content = read_bytes(path, most)
+        content = read_bytes(path, JSON_BYTES)
         try:
             return parse_json(content)
         except ValueError as error:
             raise ValueError(f"not JSON ({error})") from error
 
 
-def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
+def read_sealed(path: Path) -> dict[str, Any]:
     """Return the JSON object in a sealed file, without its seal.
 
     Raises:
         ValueError: As `read_json` and `unsealed`; the message names the file.
     """
     with naming(path):
-        return unsealed(read_json(path, most))
+        return unsealed(read_json(path))
 
 
 def unsealed(value: Any) -> dict[str, Any]:

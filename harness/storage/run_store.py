@@ -234,14 +234,7 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
 
 
 def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sentences: float | None = None) -> Arrays:
-    """Read the arrays of `save_sentences`; neither the corpus nor the weights are needed.
-
-    Args:
-        results: The folder of results.
-        run_id: The id of the run.
-        digest: The SHA-256 of the file, if known.
-        sentences: The number of test sentences, if known.
-    """
+    """Read the arrays of `save_sentences` from a file with the SHA-256 `digest` and `sentences` rows, if known."""
     path = _existing(run_folder(results, run_id) / SENTENCES)
     arrays = tensors.read(path, digest, SENTENCES_BYTES)
     _check_sentences(path, arrays)
@@ -324,15 +317,7 @@ def _check_attention(path: Path, arrays: Arrays) -> None:
 
 
 def check_limits(sentences: int, weights: Arrays) -> None:
-    """Check, before a run is trained, that its results can be stored.
-
-    Args:
-        sentences: The number of test sentences.
-        weights: The weights of the model.
-
-    Raises:
-        ValueError: There are too many sentences, or the weights are too large.
-    """
+    """Raise ValueError, before a run is trained, if its test sentences are too many or its weights too large."""
     if sentences > SENTENCES_COUNT:
         raise ValueError(f"{sentences:,} test sentences: expected at most {SENTENCES_COUNT:,}; use a smaller test set")
     if (size := sum(array.nbytes for array in weights.values())) > WEIGHTS_BYTES:

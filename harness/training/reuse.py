@@ -18,12 +18,7 @@ from harness.storage.records import RunRecord
 def reusable_records(
     results: Path, specs: Sequence[RunSpec], *, complain: Callable[[str], None] | None = None
 ) -> list[RunRecord]:
-    """Return the records of the runs that are finished.
-
-    Args:
-        results: The folder of results.
-        specs: The runs.
-        complain: Receives a line for each record that is damaged.
+    """Return the records of the runs that are finished; `complain` receives a line for each damaged one.
 
     Raises:
         ValueError: A run was trained on the user's files, and a file has changed or is missing. The message names both.
