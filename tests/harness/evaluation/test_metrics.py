@@ -133,6 +133,9 @@ def test_bleu_equals_a_computation_by_hand() -> None:
         mean = math.prod(matches[:order]) ** (1 / order)
         assert values[f"bleu_{order}_cumulative"] == pytest.approx(100 * brevity * mean)
     assert values["bleu_tutorial"] == pytest.approx(values["bleu_4_cumulative"])
+    values = scores([["a", "b", "x", "c", "d"]], [["a", "b", "y", "c", "d"]]).values
+    assert values["bleu_3_individual"] == values["bleu_3_cumulative"] == values["bleu_tutorial"] == 0, "no smoothing"
+    assert values["bleu_2_cumulative"] == pytest.approx(100 * math.sqrt(4 / 5 * 2 / 4))
 
 
 def corpora(count: int) -> Iterator[tuple[list[list[str]], list[list[str]]]]:

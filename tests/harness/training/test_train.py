@@ -14,6 +14,7 @@ import counting_model
 import numpy as np
 import pytest
 from consumed_batches import expected_batches
+from interrupted_runs import interrupted
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from stored_files import comparable
 
@@ -46,18 +47,6 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]
     """Return an uninterrupted torch run."""
     results = tmp_path_factory.mktemp("straight")
     return results, train.run(TORCH, results, ProcessSettings(command="the command", note="a note"))
-
-
-class Interrupter:
-    """Presses Ctrl-C at the first event of training in an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch, self.events = epoch, list[Event]()
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        if event.stage == "training" and event.epoch == self.epoch and not event.remark:
-            raise KeyboardInterrupt
 
 
 def files(results: Path, run: RunSpec) -> list[str]:
@@ -186,7 +175,7 @@ def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], t
 
 def test_run_started_again_removes_the_earlier_record(tmp_path: Path) -> None:
     run = spec()
-    assert train.run(run, tmp_path, progress=Interrupter(2)).status == "interrupted"
+    interrupted(run, tmp_path, 8)
     has_record: list[bool] = []
 
     def look(event: Event) -> None:
@@ -208,15 +197,15 @@ def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
 
 def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path) -> None:
 
-    def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
+    def weights(epochs: int, averaged: int, *, resumed: bool = False) -> Any:
         run = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
-        if interrupted:
-            assert train.run(run, tmp_path, progress=Interrupter(3)).status == "interrupted"
+        if resumed:
+            interrupted(run, tmp_path, 15)
         record = train.run(run, tmp_path)
         assert record.chosen_epochs == tuple(range(epochs - averaged + 1, epochs + 1))
         return run_store.load_weights(tmp_path, run.id)
 
-    second, third, mean = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
+    second, third, mean = weights(2, 1), weights(3, 1), weights(3, 2, resumed=True)
     for name, run in mean.items():
         np.testing.assert_allclose(run, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
 
@@ -264,8 +253,8 @@ def test_run_with_patience_resumes_with_the_same_record(stalled: RunRecord, tmp_
         if event.stage == stage and (event.updates > 14 or stage == "translating") and not event.remark:
             raise KeyboardInterrupt
 
-    interrupted = train.run(STALLED, tmp_path, progress=interrupt)
-    assert (interrupted.status, interrupted.stopped_epoch) == ("interrupted", None)
+    record = train.run(STALLED, tmp_path, progress=interrupt)
+    assert (record.status, record.stopped_epoch) == ("interrupted", None)
     resumed = train.run(STALLED, tmp_path)
     assert resumed.environment["resumed_after_updates"] == [21 if stage == "translating" else 14]
     assert resumed.stopped_epoch == stalled.stopped_epoch == 3
