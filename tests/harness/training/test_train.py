@@ -19,7 +19,6 @@ from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from stored_files import comparable
 
 from harness.data.batch_digest import weights_digest
-from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation
 from harness.evaluation.evaluate import test_scores as scores_of
@@ -144,17 +143,6 @@ def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecor
     assert record.signatures == recomputed.signatures
     assert all(hypothesis.endswith("|unk:never") for hypothesis in record.signatures.values())
     assert record.decode["unknown_tokens"] == sum("<unk>" in hypothesis.tokens for hypothesis in hypotheses) == 0
-
-
-def test_run_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
-    results, record = straight
-    prepared = prepare(TORCH.data)
-    model = train.build_model(TORCH, prepared)
-    model.set_weights(run_store.load_weights(results, TORCH.id))
-    nats = [model.token_nats(batch).sum() for batch, _ in evaluation_batches(prepared.validation)]
-    words = sum(batch.tokens for batch, _ in evaluation_batches(prepared.validation))
-    best = record.curve[record.chosen_epochs[0] - 1]
-    assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
 
 
 def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
