@@ -109,7 +109,7 @@ def lengths(stored: StoredRun) -> Iterator[str]:
 def weights(stored: StoredRun) -> Iterator[str]:
     """The stored weights have the digest in the record, are finite, and have the expected names and shapes."""
     record = stored.completed
-    skip_unless(run_store.has_weights(stored.results, stored.name), "weights not stored")
+    skip_unless(run_store.has(stored.results, stored.name, run_store.WEIGHTS), "weights not stored")
     tensors = run_store.load_weights(stored.results, stored.name)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if differing := list(differing_tensors(shapes, tensor_shapes(record), INITIAL)):
@@ -129,7 +129,7 @@ def weights(stored: StoredRun) -> Iterator[str]:
 def attention(stored: StoredRun) -> Iterator[str]:
     """The stored attention has the digest in the record, the lengths of the translations, and rows that add up to 1."""
     digest = stored.completed.fingerprints.get("attention")
-    skip_unless(run_store.has_attention(stored.results, stored.name), "attention not stored")
+    skip_unless(run_store.has(stored.results, stored.name, run_store.ATTENTION), "attention not stored")
     if digest is None:
         raise ValueError(f"{run_store.ATTENTION} exists, but the record has no digest of it")
     maps = run_store.load_attention(stored.results, stored.name, digest)

@@ -166,7 +166,7 @@ def scores(stored: StoredRun) -> Iterator[str]:
         recorded = record.signatures.get(name)
         if recorded != signature and not (versions and _unversioned(recorded) == _unversioned(signature)):
             yield f"signature of {name}: {recorded}, recomputed {signature}{versions}"
-    if run_store.has_sentences(stored.results, stored.name):
+    if run_store.has(stored.results, stored.name, run_store.SENTENCES):
         for name, counts in recomputed.statistics.items():
             stored_counts = stored.sentences.get(name)
             same = stored_counts is not None and stored_counts.shape == counts.shape

@@ -125,7 +125,7 @@ class StoredRun:
         digest = self.completed.fingerprints.get("sentences")
         if digest is None:
             raise ValueError(f"the record has no digest of {run_store.SENTENCES}")
-        if run_store.has_sentences(self.results, self.name) and self.digest(run_store.SENTENCES) != digest:
+        if run_store.has(self.results, self.name, run_store.SENTENCES) and self.digest(run_store.SENTENCES) != digest:
             raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
         path = self.folder / run_store.SENTENCES
         return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name))

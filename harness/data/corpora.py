@@ -66,7 +66,7 @@ def signature(data: DataSpec) -> dict[str, str] | None:
 
 def needs_download(data: DataSpec) -> bool:
     """Return whether `load` would download a file. Raises: as `load`."""
-    return data.corpus == "multi30k" and bool(multi30k.missing_names(_multi30k_names(data)))
+    return data.corpus == "multi30k" and not all(multi30k.local_texts(_multi30k_names(data)).values())
 
 
 def _multi30k_names(data: DataSpec) -> list[str]:

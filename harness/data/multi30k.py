@@ -68,19 +68,14 @@ def texts(names: Sequence[str]) -> dict[str, bytes]:
         DataUnavailable: A file is not available.
         ValueError: A file in MULTI30K_DIR is damaged or another one.
     """
-    contents = _local_texts(names)
+    contents = local_texts(names)
     if missing := [name for name in names if not contents[name]]:
         contents.update(_download(missing))
     return contents
 
 
-def missing_names(names: Sequence[str]) -> list[str]:
-    """Return the names of the files that `texts` would download. Raises: as `texts`."""
-    return [name for name, content in _local_texts(names).items() if not content]
-
-
-def _local_texts(names: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of files in MULTI30K_DIR or the cache; empty for missing ones."""
+def local_texts(names: Sequence[str]) -> dict[str, bytes]:
+    """Return the content of files in MULTI30K_DIR or the cache; empty for those to download. Raises: as `texts`."""
     return {name: _from_folder(name) or _from_cache(name) for name in names}
 
 

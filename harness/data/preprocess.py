@@ -14,7 +14,7 @@ import numpy.typing as npt
 from harness.data import cache, corpora, tokenizer_process, vocabulary
 from harness.data.text_files import Lines
 from harness.data.tokenizer_process import TokenizerJob
-from harness.data.tokenizers import LIBRARIES
+from harness.data.tokenizers import TOKENIZERS
 from harness.data.vocabulary import Split
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
@@ -55,7 +55,7 @@ def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
 def _versions(data: DataSpec) -> dict[str, str]:
     """Return the versions of the libraries that tokenise a corpus; "" for those that are not installed."""
     scoring = ("spacy", "sacremoses") if data.has_subwords else ("sacremoses",)
-    libraries = sorted({*LIBRARIES[data.tokenizer], *scoring})
+    libraries = sorted({*TOKENIZERS[data.tokenizer].libraries, *scoring})
     return dict.fromkeys(libraries, "") | machine.versions(libraries)
 
 

@@ -17,16 +17,7 @@ from harness.processes import json_process
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerJob:
-    """Lines to be tokenised.
-
-    Attributes:
-        tokenizer: The name of the tokenizer.
-        language: The language of the lines.
-        case: "lower" or "kept".
-        texts: The lines.
-        model: The trained model of the tokenizer, if it has one.
-        fallback: The language whose rules spaCy uses if it has none for `language`.
-    """
+    """The lines `texts` and the name of a tokenizer; its settings are those of `tokenizers.TextTokenizer`."""
 
     tokenizer: str
     language: str
@@ -80,7 +71,7 @@ def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:
 
 def _train_sentencepiece(name: str, texts: Sequence[str], **settings: Any) -> tuple[str, Sequence[str]]:
     model = tokenizers.train_sentencepiece(name, texts, **settings)
-    return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer(model).words
+    return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer("", model=model).words
 
 
 def _train_bpe(sides: Sequence[tuple[str, Sequence[str]]], **settings: Any) -> str:

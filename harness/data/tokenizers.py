@@ -13,18 +13,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from impls.contract import SPECIAL_TOKENS, UNK
 
-LIBRARIES: dict[str, tuple[str, ...]] = {
-    "spacy": ("spacy",),
-    "moses": ("sacremoses",),
-    "moses-bpe": ("sacremoses", "subword-nmt"),
-    "sentencepiece-bpe": ("sentencepiece",),
-    "sentencepiece-unigram": ("sentencepiece",),
-    "whitespace": (),
-}
 EQUAL_TEXTS = 50_000
 """The detokenised texts in memory: runs have many translations in common, and a check detokenises those of all."""
 SPACE_MARK = "\u2581"
@@ -36,47 +28,41 @@ The word `<unk>` would count as three words in sacreBLEU's default tokenisation.
 """
 
 
-class TextTokenizer(Protocol):
-    """Splits text into tokens and joins tokens to text."""
+@dataclass
+class TextTokenizer:
+    """Splits text into tokens and joins tokens to text. Its methods raise ValueError if a library is missing.
 
-    def tokenise(self, text: str) -> list[str]:
-        """Return the tokens of a line."""
-
-    def detokenise(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, as far as they determine it, with `UNKNOWN_TEXT` for `<unk>`."""
-
-
-def tokenizer(
-    name: str, language: str, *, case: str = "lower", model: bytes = b"", fallback: str = ""
-) -> TextTokenizer:
-    """Return the tokenizer of a language. Its methods raise ValueError if a library is missing.
-
-    Args:
-        name: The name of the tokenizer, as in `DataSpec`.
+    Attributes:
         language: The language.
         case: "lower" to lower-case text, "kept" otherwise.
         model: The trained model, for tokenizers that have one.
         fallback: The language whose rules spaCy uses if it has none for `language`.
+        libraries: The libraries that `tokenise` needs.
     """
-    if name == "spacy":
-        return SpacyTokenizer(language, case, fallback)
-    if name == "moses":
-        return MosesTokenizer(language, case)
-    if name == "moses-bpe":
-        return MosesBpeTokenizer(model, language, case)
-    return WhitespaceTokenizer(case) if name == "whitespace" else SentencePieceTokenizer(model, case)
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    language: str
+    case: str = "lower"
+    model: bytes = b""
+    fallback: str = ""
+
+    def tokenise(self, text: str) -> list[str]:
+        """Return the tokens of a line."""
+        raise NotImplementedError
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens, as far as they determine it, with `UNKNOWN_TEXT` for `<unk>`."""
+        return _detokenise(tuple(tokens), self.language)
 
 
-@dataclass
-class SpacyTokenizer:
+class SpacyTokenizer(TextTokenizer):
     """The rules of spaCy's blank pipeline, which needs no model; tokens are lower-cased afterwards.
 
     Source: the tutorials' `[token.text for token in spacy_en.tokenizer(text)]`, torchtext's `Field(lower=True)`.
     """
 
-    language: str
-    case: str = "lower"
-    fallback: str = ""
+    libraries = ("spacy",)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -94,16 +80,11 @@ class SpacyTokenizer:
     def tokenise(self, text: str) -> list[str]:
         return [_cased(token.text, self.case) for token in self._tokenizer(text)]
 
-    def detokenise(self, tokens: Sequence[str]) -> str:
-        return _detokenise(tuple(tokens), self.language)
 
-
-@dataclass
-class MosesTokenizer:
+class MosesTokenizer(TextTokenizer):
     """The Moses tokenizer without XML escapes; text is lower-cased first, so no rule depends on the case."""
 
-    language: str
-    case: str = "lower"
+    libraries: ClassVar[tuple[str, ...]] = ("sacremoses",)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -113,19 +94,14 @@ class MosesTokenizer:
         tokens: list[str] = self._tokenizer.tokenize(_cased(text, self.case), escape=False)
         return tokens
 
-    def detokenise(self, tokens: Sequence[str]) -> str:
-        return _detokenise(tuple(tokens), self.language)
 
-
-class MosesBpeTokenizer:
+class MosesBpeTokenizer(MosesTokenizer):
     """Moses tokens with normalised punctuation, split by learned merges; all pieces but a token's last end in "@@".
 
     Source: Sennrich, Haddow and Birch 2016, section 3.2, by subword-nmt.
     """
 
-    def __init__(self, model: bytes, language: str, case: str = "lower") -> None:
-        self.model, self.language = model, language
-        self._moses = MosesTokenizer(language, case)
+    libraries = ("sacremoses", "subword-nmt")
 
     @cached_property
     def _normaliser(self) -> Any:
@@ -137,7 +113,7 @@ class MosesBpeTokenizer:
 
     def moses_tokens(self, text: str) -> list[str]:
         """Return the tokens before they are split by merges."""
-        return self._moses.tokenise(self._normaliser.normalize(text))
+        return super().tokenise(self._normaliser.normalize(text))
 
     def tokenise(self, text: str) -> list[str]:
         pieces: list[str] = self._merges.segment_tokens(self.moses_tokens(text))
@@ -145,15 +121,13 @@ class MosesBpeTokenizer:
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         text = " ".join(_with_unknown_text(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
-        return _detokenise(tuple(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split()), self.language)
+        return super().detokenise(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split())
 
 
-@dataclass
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(TextTokenizer):
     """The pieces of a trained SentencePiece model; text is lower-cased first."""
 
-    model: bytes
-    case: str = "lower"
+    libraries = ("sentencepiece",)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -173,17 +147,30 @@ class SentencePieceTokenizer:
         return re.sub(" +", " ", text.replace(SPACE_MARK, " ")).strip()
 
 
-@dataclass
-class WhitespaceTokenizer:
+class WhitespaceTokenizer(TextTokenizer):
     """The words between white space."""
-
-    case: str = "lower"
 
     def tokenise(self, text: str) -> list[str]:
         return _cased(text, self.case).split()
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         return " ".join(_with_unknown_text(tokens))
+
+
+TOKENIZERS: dict[str, type[TextTokenizer]] = {
+    "spacy": SpacyTokenizer,
+    "moses": MosesTokenizer,
+    "moses-bpe": MosesBpeTokenizer,
+    "sentencepiece-bpe": SentencePieceTokenizer,
+    "sentencepiece-unigram": SentencePieceTokenizer,
+    "whitespace": WhitespaceTokenizer,
+}
+"""The tokenizers by their names in `DataSpec`."""
+
+
+def tokenizer(name: str, language: str, **settings: Any) -> TextTokenizer:
+    """Return the tokenizer `name` of a language; `settings` are further attributes of `TextTokenizer`."""
+    return TOKENIZERS[name](language, **settings)
 
 
 SENTENCEPIECE_BYTES = 4192
@@ -240,7 +227,7 @@ def train_bpe(sides: Iterable[tuple[str, Iterable[str]]], *, merges: int, case: 
     learning = _import("subword_nmt.learn_bpe")
     lines = []
     for language, texts in sides:
-        tool = MosesBpeTokenizer(b"", language, case)
+        tool = MosesBpeTokenizer(language, case)
         lines += [" ".join(tool.moses_tokens(text)) for text in texts]
     model = io.StringIO()
     if any(len(word) > 1 for line in lines for word in line.split()):  # else subword-nmt fails

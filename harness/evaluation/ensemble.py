@@ -122,11 +122,6 @@ def shared_decoding(
 ) -> DecodingSpec:
     """Return how runs translate together: as each of them does alone, unless an argument says otherwise.
 
-    Args:
-        records: The runs.
-        beam: The beam width; None for that of the runs.
-        unknown: Whether translations may contain `<unk>`; None for what the runs have.
-
     Raises:
         ValueError: The settings of the runs differ.
     """

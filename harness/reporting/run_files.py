@@ -176,7 +176,7 @@ def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[t
             break
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
-        if is_learned and run_store.has_weights(stored.results, record.id):
+        if is_learned and run_store.has(stored.results, record.id, run_store.WEIGHTS):
             weights = run_store.load_weights(stored.results, record.id, record.fingerprints.get("trained_weights"))
             table = weights.get("source.positions", np.empty(0))
             if table.ndim == 2 and max(table.shape) <= run_store.MAP_POSITIONS:

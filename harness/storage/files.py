@@ -183,6 +183,18 @@ def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Itera
         yield file
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raise an error in reading or checking a file as a ValueError whose message begins with its path."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, TypeError) as error:
+        reason = str(error)
+        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}") from error
+
+
 def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
     """Return the content of a file. Raises: as `reading`, and ValueError if the file grows meanwhile."""
     with reading(path, most, links=links) as file:
@@ -193,32 +205,28 @@ def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = JSON_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         ValueError: The file is missing, cannot be read or is not JSON; the message names it.
     """
-    try:
-        return parse_json(read_bytes(path, most))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        reason = str(error)
-        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: not JSON ({reason})") from error
+    with naming(path):
+        content = read_bytes(path, JSON_BYTES)
+        try:
+            return parse_json(content)
+        except ValueError as error:
+            raise ValueError(f"not JSON ({error})") from error
 
 
-def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
+def read_sealed(path: Path) -> dict[str, Any]:
     """Return the JSON object in a sealed file, without its seal.
 
     Raises:
         ValueError: As `read_json` and `unsealed`; the message names the file.
     """
-    value = read_json(path, most)
-    try:
-        return unsealed(value)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    with naming(path):
+        return unsealed(read_json(path))
 
 
 def unsealed(value: Any) -> dict[str, Any]:

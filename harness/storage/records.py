@@ -148,11 +148,6 @@ def misfits(record: RunRecord) -> Iterator[str]:
             yield f"environment.machine.{name}={brief(value)}: expected a number of at least 0"
 
 
-def epochs_from_json(value: Any) -> list[EpochRecord]:
-    """Return a learning curve read from JSON. Raises: ValueError naming a field that is not accepted."""
-    return list(from_json(tuple[EpochRecord, ...], value, "curve"))
-
-
 def record_schema() -> dict[str, Any]:
     """Return the JSON schema of record.json in the current version, with its schema number and seal."""
     schema = json_schema(RunRecord)

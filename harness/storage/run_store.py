@@ -67,6 +67,11 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / run_id
 
 
+def has(results: Path, run_id: str, name: str) -> bool:
+    """Return whether a run has the file `name`; published runs have no `WEIGHTS`, and early ones no `ATTENTION`."""
+    return os.path.lexists(run_folder(results, run_id) / name)
+
+
 def is_published(results: Path) -> bool:
     """Return whether a folder holds published results: it is called "published", or is in a folder of that name."""
     return PUBLISHED in results.resolve().parts[-2:]
@@ -95,13 +100,10 @@ def load_record(results: Path, run_id: str) -> RunRecord | None:
     path = run_folder(results, run_id) / RECORD
     if not os.path.lexists(path):
         return None
-    value = files.read_sealed(path)
-    try:
-        record = record_from_json(value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    for misfit in misfits(record):
-        raise ValueError(f"{path}: {misfit}")
+    with files.naming(path):
+        record = record_from_json(files.read_sealed(path))
+        for misfit in misfits(record):
+            raise ValueError(misfit)
     return record
 
 
@@ -197,16 +199,11 @@ def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:
     """Read the translations of a run from a file with the SHA-256 `digest`, if that is known."""
     path = _existing(run_folder(results, run_id) / HYPOTHESES)
-    try:
+    with files.naming(path):
         content = files.read_bytes(path, HYPOTHESES_BYTES)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
-    try:
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError(f"damaged (its SHA-256 is not {digest})")
         return parse_hypotheses(content)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def hypotheses_of(folder: Path, record: RunRecord) -> list[Hypothesis] | None:
@@ -237,14 +234,7 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
 
 
 def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sentences: float | None = None) -> Arrays:
-    """Read the arrays of `save_sentences`; neither the corpus nor the weights are needed.
-
-    Args:
-        results: The folder of results.
-        run_id: The id of the run.
-        digest: The SHA-256 of the file, if known.
-        sentences: The number of test sentences, if known.
-    """
+    """Read the arrays of `save_sentences` from a file with the SHA-256 `digest` and `sentences` rows, if known."""
     path = _existing(run_folder(results, run_id) / SENTENCES)
     arrays = tensors.read(path, digest, SENTENCES_BYTES)
     _check_sentences(path, arrays)
@@ -259,15 +249,10 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sen
 
 def sentences_of(folder: Path, record: RunRecord) -> Arrays | None:
     """Read the arrays of `save_sentences` in the folder of a run, as `load_sentences`; None if they are not stored."""
-    if not has_sentences(folder.parent, folder.name):
+    if not os.path.lexists(folder / SENTENCES):
         return None
     digest, pairs = record.fingerprints.get("sentences"), record.sizes.get("test_pairs")
     return load_sentences(folder.parent, folder.name, digest, sentences=pairs)
-
-
-def has_sentences(results: Path, run_id: str) -> bool:
-    """Return whether a run has the file that `load_sentences` reads."""
-    return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
 def _check_sentences(path: Path, arrays: Arrays) -> None:
@@ -317,11 +302,6 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
     return {number: weights if weights.ndim == 4 else weights[:, None] for number, weights in maps.items()}
 
 
-def has_attention(results: Path, run_id: str) -> bool:
-    """Return whether a run has the file that `load_attention` reads."""
-    return os.path.lexists(run_folder(results, run_id) / ATTENTION)
-
-
 def _check_attention(path: Path, arrays: Arrays) -> None:
     """Raise ValueError unless the arrays of a file are those of `save_attention`."""
     if len(arrays) > MAPS:
@@ -337,15 +317,7 @@ def _check_attention(path: Path, arrays: Arrays) -> None:
 
 
 def check_limits(sentences: int, weights: Arrays) -> None:
-    """Check, before a run is trained, that its results can be stored.
-
-    Args:
-        sentences: The number of test sentences.
-        weights: The weights of the model.
-
-    Raises:
-        ValueError: There are too many sentences, or the weights are too large.
-    """
+    """Raise ValueError, before a run is trained, if its test sentences are too many or its weights too large."""
     if sentences > SENTENCES_COUNT:
         raise ValueError(f"{sentences:,} test sentences: expected at most {SENTENCES_COUNT:,}; use a smaller test set")
     if (size := sum(array.nbytes for array in weights.values())) > WEIGHTS_BYTES:
@@ -372,11 +344,6 @@ def open_log(results: Path, run_id: str) -> BinaryIO:
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
     """Write the weights and return the SHA-256 of the file."""
     return tensors.write(own_folder(results, run_id) / WEIGHTS, weights, WEIGHTS_BYTES)
-
-
-def has_weights(results: Path, run_id: str) -> bool:
-    """Return whether the weights of a run are stored; published runs have none."""
-    return os.path.lexists(run_folder(results, run_id) / WEIGHTS)
 
 
 def load_weights(results: Path, run_id: str, digest: str | None = None) -> Arrays:

@@ -40,24 +40,15 @@ def read(path: Path, digest: str | None = None, most: int = files.FILE_BYTES) ->
     Raises:
         ValueError: The file is missing, damaged, too large, or has another digest; the message names it.
     """
-    try:
+    with files.naming(path):
         with files.reading(path, most):
             pass  # it is a regular file of an accepted size
         if digest is not None and files.file_digest(path, most) != digest:
             raise ValueError(f"damaged (its SHA-256 is not {digest})")
-        arrays: Arrays = _load(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except MemoryError as error:
-        raise ValueError(f"{path}: too large for the free memory of this machine") from error
-    except ValueError as error:
-        reason = str(error)
-        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}") from error
+        try:
+            arrays: Arrays = safetensors.numpy.load_file(path)
+        except MemoryError as error:
+            raise ValueError("too large for the free memory of this machine") from error
+        except (safetensors.SafetensorError, TypeError, ValueError) as error:  # the last two: types, shapes of no array
+            raise ValueError(f"not safetensors ({' '.join(str(error).split())})") from error
     return arrays
-
-
-def _load(path: Path) -> Arrays:
-    try:
-        return safetensors.numpy.load_file(path)
-    except (safetensors.SafetensorError, TypeError, ValueError) as error:  # the last two: types and shapes of no array
-        raise ValueError(f"not safetensors ({' '.join(str(error).split())})") from error

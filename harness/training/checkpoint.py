@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from harness.data.batch_digest import ConsumedBatches
-from harness.experiments.serialization import to_json
+from harness.experiments.serialization import from_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences, differences
 from harness.storage import checkpoint_files, files, run_store
-from harness.storage.records import EpochRecord, epochs_from_json
+from harness.storage.records import EpochRecord
 from impls.contract import Arrays, Seq2SeqModel, Totals
 
 LARGEST_SHARE = 3
@@ -137,7 +136,7 @@ def load(
     spec: RunSpec,
     model: Seq2SeqModel,
     new: TrainingState,
-    complain: Callable[[str], None],
+    complaints: list[str],
     *,
     resume_anyway: bool = False,
 ) -> TrainingState | None:
@@ -148,17 +147,12 @@ def load(
         spec: The run.
         model: Receives the stored training state.
         new: The state of a run that starts now, with the digest of the data and the environment of this process.
-        complain: Receives a line for each checkpoint that cannot be used.
+        complaints: Receives a line for each checkpoint that cannot be used.
         resume_anyway: Also use a checkpoint that was written with another arithmetic.
 
     Returns:
         The rest of the stored state; None if there is no usable checkpoint.
     """
-    fallbacks: list[str] = []
-
-    def note(complaint: str) -> None:
-        fallbacks.append(complaint)
-        complain(complaint)
 
     def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         state = _state(arrays, notes)
@@ -172,11 +166,11 @@ def load(
         return state
 
     limit = _most_bytes(model) if checkpoint_files.exists(results, spec.id) else 0
-    state = checkpoint_files.load(results, spec.id, restore, note, most=limit)
+    state = checkpoint_files.load(results, spec.id, restore, complaints.append, most=limit)
     if state is not None:
         state.resumed_after_epochs.append(state.epochs)
         state.resumed_after_updates.append(state.updates)
-        state.checkpoint_fallbacks += fallbacks
+        state.checkpoint_fallbacks += complaints
     return state
 
 
@@ -195,7 +189,7 @@ def _most_bytes(model: Seq2SeqModel) -> int:
 def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
     try:
         best = math.inf if notes["best_loss"] is None else notes["best_loss"]
-        notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
+        notes = notes | {"curve": from_json(list[EpochRecord], notes["curve"], "curve"), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: array.item() for name, array in _part(arrays, "totals/").items()}
         return TrainingState(**notes, kept_weights=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)

@@ -100,7 +100,7 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
     """
     from impls.weights import shapes
 
-    if not run_store.has_weights(results, record.id):
+    if not run_store.has(results, record.id, run_store.WEIGHTS):
         raise ValueError(
             f"run {record.id}: {results} does not have its weights; published runs have none: train it again"
         )

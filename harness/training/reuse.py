@@ -18,12 +18,7 @@ from harness.storage.records import RunRecord
 def reusable_records(
     results: Path, specs: Sequence[RunSpec], *, complain: Callable[[str], None] | None = None
 ) -> list[RunRecord]:
-    """Return the records of the runs that are finished.
-
-    Args:
-        results: The folder of results.
-        specs: The runs.
-        complain: Receives a line for each record that is damaged.
+    """Return the records of the runs that are finished; `complain` receives a line for each damaged one.
 
     Raises:
         ValueError: A run was trained on the user's files, and a file has changed or is missing. The message names both.
@@ -32,17 +27,23 @@ def reusable_records(
 
     stored = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
     records = [record for record in stored if record is not None]
-    for record in records:
-        _remove_checkpoints(results, record.id)
     digests_of = functools.cache(text_digests)
     for record in records:
+        _remove_checkpoints(results, record.id)
         if record.spec.data.corpus != "files":
             continue
         try:
             digests = digests_of(record.spec.data)
         except ValueError as error:
             raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
-        _check_text(results, record, digests)
+        recorded = record.fingerprints.get("files") or {}
+        changed = [name for name, digest in digests.items() if recorded.get(name) != digest]
+        if changed:
+            raise ValueError(
+                f"run {record.id}: {changed[0]}={getattr(record.spec.data.files, changed[0])} has changed since it was "
+                f"trained on: remove the folder {run_store.run_folder(results, record.id)} to run it again, or name "
+                "other files"
+            )
     return records
 
 
@@ -69,7 +70,7 @@ def same_training(
             continue
         if environment and arithmetic_differences(record.environment, environment, spec.computes):
             continue
-        if run_store.has_weights(results, record.id):
+        if run_store.has(results, record.id, run_store.WEIGHTS):
             return record
     return None
 
@@ -102,13 +103,3 @@ def _remove_checkpoints(results: Path, run_id: str) -> None:
     if checkpoint_files.exists(results, run_id):
         with contextlib.suppress(locks.Locked, locks.NoLocks, OSError), locks.hold(results, run_id):
             checkpoint_files.remove(results, run_id)
-
-
-def _check_text(results: Path, record: RunRecord, digests: dict[str, str]) -> None:
-    recorded = record.fingerprints.get("files") or {}
-    for name, digest in digests.items():
-        if recorded.get(name) != digest:
-            raise ValueError(
-                f"run {record.id}: {name}={getattr(record.spec.data.files, name)} has changed since it was trained on: "
-                f"remove the folder {run_store.run_folder(results, record.id)} to run it again, or name other files"
-            )

@@ -212,9 +212,7 @@ class _Run:
         """Continue from the newest usable checkpoint of an earlier process, if there is one."""
         complaints: list[str] = []
         anyway = self.settings.resume_anyway
-        restored = checkpoint.load(
-            self.results, self.spec, self.model, self.state, complaints.append, resume_anyway=anyway
-        )
+        restored = checkpoint.load(self.results, self.spec, self.model, self.state, complaints, resume_anyway=anyway)
         for complaint in complaints:
             self._remark(f"a checkpoint cannot be used: {complaint}")
         if restored is not None:

@@ -250,21 +250,6 @@ def test_batch_digest_is_a_chain_over_shapes_and_ids() -> None:
     assert consumed.digest == chain.hex()
 
 
-def test_batch_digest_is_recorded_at_marks_and_epoch_ends() -> None:
-    split = random_split(20 * 8)
-    expected = expected_batches(split, RANDOM, seed=4, updates=[20, 40, 57])
-    assert list(expected.marks) == ["1", "10", "20", "40", "50", "57"]
-    consumed = ConsumedBatches()
-    stream = itertools.chain.from_iterable(epoch_of(split, RANDOM, seed=4, epoch=epoch) for epoch in range(3))
-    for batch in itertools.islice(stream, 57):
-        consumed.add(batch)
-        if consumed.updates in (20, 40, 57):
-            consumed.mark()
-    assert consumed == expected
-    shorter = expected_batches(split, RANDOM, seed=4, updates=[20])
-    assert shorter.marks.items() <= expected.marks.items()
-
-
 def test_batch_statistics_match_the_batches() -> None:
     split = random_split(100)
     epoch_batches = epoch_of(split, RANDOM)

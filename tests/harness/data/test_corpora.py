@@ -79,16 +79,6 @@ def test_load_multi30k_folder_takes_precedence(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "cache").exists()
 
 
-def test_load_multi30k_folder_with_another_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
-) -> None:
-    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
-    (tmp_path / "val.en").write_bytes(b"another text\n")
-    digest, expected = hashlib.sha256(b"another text\n").hexdigest(), hashlib.sha256(TEXTS["val.en"]).hexdigest()
-    with pytest.raises(ValueError, match=rf"val\.en: .*not the text of .*{digest[:12]}, expected {expected[:12]}"):
-        corpora.load(DataSpec())
-
-
 def test_load_multi30k_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(DataUnavailable, match="nowhere: there is no such folder"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.data import tokenizer_process
 from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import (
-    LIBRARIES,
+    TOKENIZERS,
     UNKNOWN_TEXT,
     SentencePieceTokenizer,
     tokenizer,
@@ -54,8 +54,8 @@ TEXT = "\n".join(
 
 
 def test_tokenizer_exists_for_every_name_of_the_spec() -> None:
-    assert set(LIBRARIES) == set(get_args(specs.Tokenizer))
-    for name in LIBRARIES:
+    assert set(TOKENIZERS) == set(get_args(specs.Tokenizer))
+    for name in TOKENIZERS:
         model = pieces_of(TEXT, name) if name.startswith("sentencepiece") else merges_of(TEXT)
         tool = tokenizer(name, "en", model=model)
         assert tool.detokenise(["a"]) == "a"
@@ -97,7 +97,7 @@ def test_tokenise_returns_the_expected_tokens(
 
 def test_sentencepiece_keeps_the_case() -> None:
     model = train_sentencepiece("sentencepiece-bpe", TEXT.split("\n"), vocabulary_size=70, case="kept", seed=0)
-    assert "".join(SentencePieceTokenizer(model, "kept").tokenise("The Jones")) == "\u2581The\u2581Jones"
+    assert "".join(SentencePieceTokenizer("en", "kept", model).tokenise("The Jones")) == "\u2581The\u2581Jones"
 
 
 def test_sentencepiece_without_text_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_sentencepiece_without_text_is_refused() -> None:
 def test_sentencepiece_learns_from_long_lines_too() -> None:
     long = " ".join(["cat and dog"] * 500) + " \u272a"
     model = train_sentencepiece("sentencepiece-bpe", [*TEXT.split("\n"), long], vocabulary_size=80, case="kept", seed=0)
-    assert "\u272a" in SentencePieceTokenizer(model, "kept").tokenise("a \u272a")[-1]
+    assert "\u272a" in SentencePieceTokenizer("en", "kept", model).tokenise("a \u272a")[-1]
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     assert processor.piece_to_id("\u272a") != processor.unk_id()
 
@@ -144,9 +144,9 @@ def test_detokenise_unknown_word_is_one_character(name: str) -> None:
 def test_detokenise_unknown_piece_matches_sentencepiece() -> None:
     model = pieces_of(TEXT)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    words = SentencePieceTokenizer(model).words
+    words = SentencePieceTokenizer("en", model=model).words
     for ids in ([5, 0, 6], [0, 0, 7], [8, 9, 0], [0]):
-        text = SentencePieceTokenizer(model).detokenise([words[number] for number in ids])
+        text = SentencePieceTokenizer("en", model=model).detokenise([words[number] for number in ids])
         assert text == " ".join(processor.decode(ids).split())
         assert text.count(UNKNOWN_TEXT) == ids.count(0)
 
@@ -161,7 +161,7 @@ def test_detokenise_restores_pieces_and_words_exactly(words: list[str]) -> None:
 
 @functools.cache
 def trained() -> SentencePieceTokenizer:
-    return SentencePieceTokenizer(pieces_of(TEXT))
+    return SentencePieceTokenizer("en", model=pieces_of(TEXT))
 
 
 def test_train_bpe_matches_merges_worked_by_hand() -> None:
@@ -218,12 +218,12 @@ def test_train_bpe_without_repeated_pairs_is_refused(text: str) -> None:
 def test_train_sentencepiece_is_deterministic_and_has_the_special_words(name: str) -> None:
     first, second = pieces_of(TEXT, name), pieces_of(TEXT, name)
     assert first == second
-    words = SentencePieceTokenizer(first).words
+    words = SentencePieceTokenizer("en", model=first).words
     assert words[:4] == SPECIAL_TOKENS
     assert len(words) == len(set(words)) == 70
     assert pieces_of(TEXT + "\nanother line", name) != first
     for text in ("<eos>", "<s> a </s>", "a <pad> <unk>"):
-        assert not set(SentencePieceTokenizer(first).tokenise(text)) & set(SPECIAL_TOKENS)
+        assert not set(SentencePieceTokenizer("en", model=first).tokenise(text)) & set(SPECIAL_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
@@ -233,7 +233,7 @@ def test_train_sentencepiece_impossible_size_is_refused(name: str, size: int, al
     with pytest.raises(ValueError, match=message) as caught:
         tokenizer_process.train_sentencepiece(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
     bound = int(str(caught.value).rpartition(" ")[2])
-    assert len(SentencePieceTokenizer(pieces_of(TEXT, name, bound)).words) == bound
+    assert len(SentencePieceTokenizer("en", model=pieces_of(TEXT, name, bound)).words) == bound
 
 
 @pytest.mark.parametrize(

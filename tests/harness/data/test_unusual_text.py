@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import TEXTS, WANTED, install
+from fault_server import DIGESTS, TEXTS, WANTED, install
 from places import FIXTURES
 from record_factory import record as made_up
 from small_corpora import GOOD, corpus
 from small_runs import spec
 
 from harness.cli.main import main
-from harness.data import corpora, preprocess, tokenizer_process
+from harness.data import cache, corpora, preprocess, tokenizer_process
 from harness.data.dataset import describe, prepare, remark
 from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import tokenizer, train_sentencepiece
@@ -180,9 +180,14 @@ def test_count_repetitions_of_multi30k_equals_the_published_counts(
 
 # Files of Multi30k ----------------------------------------------------------------------------------------------------
 
+CR_LF = TEXTS["val.de"].replace(b"\n", b"\r\n")
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4be6\nsize 62076\n"
 SPOILT: dict[str, tuple[str, bytes, str]] = {
-    "CR LF": ("val.de", TEXTS["val.de"].replace(b"\n", b"\r\n"), "not the text of val.de"),
+    "CR LF": (
+        "val.de",
+        CR_LF,
+        f"not the text of val.de: its SHA-256 begins {cache.digest(CR_LF)[:12]}, expected {DIGESTS['val.de'][:12]}",
+    ),
     "cut": ("val.de", TEXTS["val.de"][:-5], "not the text of val.de"),
     "empty": ("val.de", b"", "not the text of val.de"),
     "pointer instead of the file": ("val.de.gz", POINTER, r"cannot be used \(not a gzip file\)"),

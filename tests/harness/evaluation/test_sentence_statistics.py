@@ -21,9 +21,8 @@ from harness.cli.main import main
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation.evaluate import test_nats as nats_of
-from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
-from harness.storage import files, run_store
+from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import PAD, Batch, Numbers
@@ -32,11 +31,6 @@ pytestmark = pytest.mark.usefixtures("cache")
 RUN = spec("learned_positions", TINY)
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "dd", "<unk>"]), max_size=9)
 CORPORA = st.lists(st.tuples(WORDS, WORDS.filter(bool)), min_size=1, max_size=6)
-SENTENCES = {
-    "nats": np.array([1.5, 0.0]),
-    "tokens": np.array([3, 1], np.int32),
-    "chrf": np.arange(36, dtype=np.int32).reshape(2, 18),
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,57 +98,6 @@ def test_nats_keep_the_order_of_the_test_set() -> None:
     np.testing.assert_allclose(sentences["nats"], expected, rtol=1e-6)
     assert sentences["tokens"].tolist() == [len(ids) - 1 for ids in prepared.test.target]
     assert (sentences["nats"].sum(), sentences["tokens"].sum()) == (pytest.approx(scored.nats), scored.tokens)
-
-
-# Storing --------------------------------------------------------------------------------------------------------------
-
-
-def test_sentences_saved_are_loaded_unchanged(tmp_path: Path) -> None:
-    digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
-    loaded = run_store.load_sentences(tmp_path, "run", digest)
-    assert loaded.keys() == SENTENCES.keys()
-    for name, array in SENTENCES.items():
-        np.testing.assert_array_equal(loaded[name], array, strict=True)
-    assert digest == files.file_digest(tmp_path / "run" / "sentences.safetensors")
-    assert digest == run_store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
-
-
-def test_sentences_missing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
-        run_store.load_sentences(tmp_path, "run")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"nats": np.zeros(2, np.float32)},
-        {"nats": np.zeros(3)},
-        {"tokens": np.zeros(2, np.int64)},
-        {"chrf": np.zeros((3, 18), np.int32)},
-        {"chrf": np.zeros(2, np.int32)},
-        {"chrf": np.zeros((2, 18))},
-        {"nats": None},
-    ],
-)
-def test_sentences_of_wrong_shape_or_type_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    arrays = {name: array for name, array in {**SENTENCES, **changes}.items() if array is not None}
-    with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: expected nats float64 \[N\]"):
-        run_store.save_sentences(tmp_path, "run", arrays)
-    assert not (tmp_path / "run").exists()
-
-
-def test_run_stores_the_statistics_of_its_scores(trained: tuple[Path, RunRecord]) -> None:
-    results, record = trained
-    arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
-    assert set(arrays) == {"nats", "tokens", *SMOOTHING, "chrf"}
-    assert {len(array) for array in arrays.values()} == {500}
-    perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
-    assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
-    for name, counts in arrays.items():
-        assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
-    hypotheses = run_store.load_hypotheses(results, RUN.id)
-    statistics = scores_of(prepare(RUN.data), hypotheses, RUN.decoding.unknown).statistics
-    assert all(np.array_equal(arrays[name], counts) for name, counts in statistics.items())
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -33,12 +33,12 @@ def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
     assert list(loaded) == [0, 2, 10]
     for number, weights in loaded.items():
         np.testing.assert_array_equal(weights, saved[number])
-    assert run_store.has_attention(tmp_path, RUN)
+    assert run_store.has(tmp_path, RUN, run_store.ATTENTION)
 
 
 def test_load_attention_without_a_file_is_empty(tmp_path: Path) -> None:
     assert run_store.load_attention(tmp_path, RUN) == {}
-    assert not run_store.has_attention(tmp_path, RUN)
+    assert not run_store.has(tmp_path, RUN, run_store.ATTENTION)
 
 
 @pytest.mark.parametrize(

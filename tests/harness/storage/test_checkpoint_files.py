@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,29 +96,6 @@ def test_checkpoint_with_a_missing_file_falls_back_to_the_older(name: str, tmp_p
     assert notes["updates"] == 1
     assert len(complaints) == 1
     assert complaints[0].startswith(f"{name}: ")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("3.0", "4.0"),
-        lambda text: text.replace('"updates": 2', '"updates": 2, "updates": 2'),
-        lambda text: text.replace('"updates": 2', '"updates": 2, "more": 2'),
-        lambda text: text + "x",
-        lambda text: "[" * 100_000,
-        lambda text: "[]",
-        lambda text: "null",
-        lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "seal"}),
-    ],
-)
-def test_manifest_with_any_change_is_refused(change: Callable[[str], str], tmp_path: Path) -> None:
-    intact = write_two(tmp_path)
-    text = intact["checkpoint-2.json"].decode()
-    assert change(text) != text
-    put(tmp_path, {**intact, "checkpoint-2.json": change(text).encode()})
-    notes, complaints = load(tmp_path)
-    assert notes is not None
-    assert (notes["updates"], len(complaints)) == (1, 1)
 
 
 def test_checkpoint_with_swapped_generations_is_refused(tmp_path: Path) -> None:

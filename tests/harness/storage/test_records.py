@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from places import ROOT
-from small_runs import spec, through_json
+from record_factory import record
+from small_runs import through_json
 
-from harness.experiments.specs import RunSpec
 from harness.storage import files
-from harness.storage.records import EpochRecord, RunRecord, epochs_from_json, record_from_json, record_schema
-from impls import registry
+from harness.storage.records import record_from_json, record_schema
 
 PUBLISHED = sorted((ROOT / "results" / "published").rglob("record.json"))
-EPOCH = EpochRecord(
-    epoch=1,
-    updates=7,
-    tokens=100,
-    learning_rate=0.1,
-    training_loss=2.0,
-    training_perplexity=None,
-    validation_loss=2.5,
-    validation_perplexity=12.0,
-    largest_gradient_norm=1.0,
-    training_seconds=3.0,
-    validation_seconds=0.5,
-)
-SPEC = RunSpec(variant="paper", recipe=registry.recipe("paper"), training=registry.training("paper"))
+RECORD = replace(record(), scores={"a": 1.5, "b": None}, curve=(replace(record().curve[0], training_perplexity=None),))
 
 
 def test_record_survives_json() -> None:
-    record = RunRecord(id="x", spec=SPEC, status="completed", curve=(EPOCH,), scores={"a": 1.5, "b": None})
-    assert record_from_json(through_json(record)) == record
-    assert epochs_from_json(through_json([EPOCH, EPOCH])) == [EPOCH, EPOCH]
+    assert record_from_json(through_json(RECORD)) == RECORD
 
 
 def test_record_of_another_schema_is_refused() -> None:
-    value = through_json(RunRecord(id="x", spec=SPEC, status="completed"))
+    value = through_json(RECORD)
     for schema in (0, 1, None, "2"):
         with pytest.raises(ValueError, match="schema="):
             record_from_json({**value, "schema": schema})
@@ -46,10 +30,9 @@ def test_record_of_another_schema_is_refused() -> None:
 def test_published_records_load_and_keep_their_ids() -> None:
     assert PUBLISHED
     for path in PUBLISHED:
-        record = record_from_json(files.read_sealed(path))
-        assert record.id == record.spec.id == path.parent.name
+        published = record_from_json(files.read_sealed(path))
+        assert published.id == published.spec.id == path.parent.name
 
 
-def test_record_schema_names_every_field_of_a_stored_record(tmp_path: Path) -> None:
-    stored = through_json(RunRecord(id="x", spec=spec(), status="completed", curve=(EPOCH,)))
-    assert set(record_schema()["properties"]) == {*stored, "seal"}
+def test_record_schema_names_every_field_of_a_stored_record() -> None:
+    assert set(record_schema()["properties"]) == {*through_json(RECORD), "seal"}

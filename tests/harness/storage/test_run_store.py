@@ -11,18 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 from small_runs import spec
+from stored_files import comparable
 
-from harness.storage import files, run_store
+from harness.storage import files, run_store, tensors
 from harness.storage.records import RunRecord
 from harness.storage.run_store import Hypothesis
 
 SPEC = spec()
 RECORD = RunRecord(id=SPEC.id, spec=SPEC, status="completed", scores={"test_loss": 1.5})
-HYPOTHESES = [Hypothesis(0, ("a", "\u2028", "dog"), "A dog\x85\u2028."), Hypothesis(1, (), "")]
+HYPOTHESES = [
+    Hypothesis(0, ("a", "\u2028", "dog"), "A dog\x85\u2028."),
+    Hypothesis(1, (), ""),
+    Hypothesis(2, ('quote"', "back\\slash", "\u2047", "]}"), 'x "y" \\ \t'),
+]
 ARRAYS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3).T,
     "a.scalar": np.array(7, dtype=np.int64),
     "empty": np.zeros((0, 4), np.float64),
+}
+SENTENCES = {
+    "nats": np.array([1.5, 0.0]),
+    "tokens": np.array([3, 1], np.int32),
+    "chrf": np.arange(36, dtype=np.int32).reshape(2, 18),
 }
 
 
@@ -50,20 +60,47 @@ def test_save_record_not_finite_figures_become_none(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["scores"] == {"a": None, "b": None, "c": 0.5}
 
 
-def test_save_hypotheses_are_read_back(tmp_path: Path) -> None:
-    digest = run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
-    assert run_store.load_hypotheses(tmp_path, "run", digest) == HYPOTHESES
-    lines = (tmp_path / "run" / "hypotheses.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    assert [sorted(json.loads(line)) for line in lines] == [["sentence", "text", "tokens"]] * 2
+SAVED: dict[str, tuple[Any, Any, Any]] = {
+    "hypotheses": (run_store.save_hypotheses, run_store.load_hypotheses, HYPOTHESES),
+    "weights": (run_store.save_weights, run_store.load_weights, ARRAYS),
+    "sentences": (run_store.save_sentences, run_store.load_sentences, SENTENCES),
+}
 
 
-def test_save_weights_are_read_back_with_type_and_shape(tmp_path: Path) -> None:
-    run_store.save_weights(tmp_path, "run", ARRAYS)
-    loaded = run_store.load_weights(tmp_path, "run")
-    assert sorted(loaded) == sorted(ARRAYS)
-    for name, array in ARRAYS.items():
-        assert loaded[name].dtype == array.dtype
-        np.testing.assert_array_equal(loaded[name], array, strict=True)
+@pytest.mark.parametrize(("save", "load", "value"), SAVED.values(), ids=SAVED)
+def test_saved_file_is_read_back_and_its_digest_does_not_depend_on_the_order_of_arrays(
+    save: Any, load: Any, value: Any, tmp_path: Path
+) -> None:
+    digest = save(tmp_path, "run", value)
+    loaded = load(tmp_path, "run", digest)
+    assert loaded == value if isinstance(value, list) else comparable(loaded) == comparable(value)
+    (path,) = (tmp_path / "run").iterdir()
+    reordered = value if isinstance(value, list) else dict(reversed(value.items()))
+    assert files.file_digest(path) == digest == save(tmp_path, "again", reordered)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nats": np.zeros(2, np.float32)},
+        {"nats": np.zeros(3)},
+        {"tokens": np.zeros(2, np.int64)},
+        {"chrf": np.zeros((3, 18), np.int32)},
+        {"chrf": np.zeros(2, np.int32)},
+        {"chrf": np.zeros((2, 18))},
+        {"nats": None},
+    ],
+)
+def test_sentences_of_wrong_shape_or_type_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    arrays = {name: array for name, array in {**SENTENCES, **changes}.items() if array is not None}
+    message = r"sentences\.safetensors: {'chrf': '\w+\[.*: expected nats float64 \[N\]"
+    with pytest.raises(ValueError, match=message):
+        run_store.save_sentences(tmp_path, "run", arrays)
+    with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
+        run_store.load_sentences(tmp_path, "run")
+    tensors.write(tmp_path / "run" / run_store.SENTENCES, arrays)
+    with pytest.raises(ValueError, match=message):
+        run_store.load_sentences(tmp_path, "run")
 
 
 def test_write_json_not_finite_number_keeps_the_old_file(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import Fault
+from interrupted_runs import interrupted
 from killed_runs import generations, tiny
 
 from harness.cli.main import main
 from harness.experiments.specs import RunSpec
-from harness.processes.progress import Event
-from harness.processes.signals import SignalGuard
 from harness.processes.workers import ProcessSettings
 from harness.storage import files, run_store
 from harness.training import train
@@ -146,14 +145,7 @@ def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         plant_in(patch, name)
         expected_record = train.run(run, tmp_path / "whole")
-        watch = SignalGuard()
-
-        def tell(event: Event) -> None:
-            if event.stage == "training" and event.updates == 5:
-                watch.receive(15)
-
-        broken = train.run(run, tmp_path, progress=tell, guard=watch)
-    assert broken.reason == "interrupted by SIGTERM after 5 of 14 updates"
+        interrupted(run, tmp_path, 5)
     assert generations(tmp_path, run)[0]["updates"] == 5
     resumed = train.run(run, tmp_path)
     assert (resumed.status, resumed.reason) == ("diverged", expected_record.reason)

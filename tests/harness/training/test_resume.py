@@ -203,14 +203,6 @@ def test_resume_with_changed_data_is_refused(tmp_path: Path) -> None:
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 
 
-def test_run_removes_partial_files_of_a_killed_process(tmp_path: Path) -> None:
-    run = spec()
-    (tmp_path / run.id).mkdir()
-    (tmp_path / run.id / ".checkpoint-1.json.abc.bakeoff.partial").write_bytes(b"half")
-    train.run(run, tmp_path)
-    outcome(tmp_path, run)
-
-
 def test_finished_run_removes_its_checkpoints(tmp_path: Path) -> None:
     record = train.run(spec(), tmp_path)
     checkpoint_files.save(tmp_path, record.id, ARRAYS, {})

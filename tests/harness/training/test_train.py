@@ -14,13 +14,15 @@ import counting_model
 import numpy as np
 import pytest
 from consumed_batches import expected_batches
+from interrupted_runs import interrupted
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
+from stored_files import comparable
 
 from harness.data.batch_digest import weights_digest
-from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation
 from harness.evaluation.evaluate import test_scores as scores_of
+from harness.evaluation.metrics import perplexity_from_sums
 from harness.evaluation.search import Decoded, Translation
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
@@ -44,18 +46,6 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]
     """Return an uninterrupted torch run."""
     results = tmp_path_factory.mktemp("straight")
     return results, train.run(TORCH, results, ProcessSettings(command="the command", note="a note"))
-
-
-class Interrupter:
-    """Presses Ctrl-C at the first event of training in an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch, self.events = epoch, list[Event]()
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        if event.stage == "training" and event.epoch == self.epoch and not event.remark:
-            raise KeyboardInterrupt
 
 
 def files(results: Path, run: RunSpec) -> list[str]:
@@ -146,20 +136,13 @@ def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecor
     assert [hypothesis.sentence for hypothesis in hypotheses] == list(range(500))
     recomputed = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
     assert {name: record.scores[name] for name in recomputed.values} == recomputed.values
+    sentences = run_store.load_sentences(results, TORCH.id, record.fingerprints["sentences"])
+    nats, tokens = sentences.pop("nats"), sentences.pop("tokens")
+    assert perplexity_from_sums(nats.sum(), tokens.sum()) == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
+    assert comparable(sentences) == comparable(recomputed.statistics)
     assert record.signatures == recomputed.signatures
     assert all(hypothesis.endswith("|unk:never") for hypothesis in record.signatures.values())
     assert record.decode["unknown_tokens"] == sum("<unk>" in hypothesis.tokens for hypothesis in hypotheses) == 0
-
-
-def test_run_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
-    results, record = straight
-    prepared = prepare(TORCH.data)
-    model = train.build_model(TORCH, prepared)
-    model.set_weights(run_store.load_weights(results, TORCH.id))
-    nats = [model.token_nats(batch).sum() for batch, _ in evaluation_batches(prepared.validation)]
-    words = sum(batch.tokens for batch, _ in evaluation_batches(prepared.validation))
-    best = record.curve[record.chosen_epochs[0] - 1]
-    assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
 
 
 def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
@@ -180,7 +163,7 @@ def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], t
 
 def test_run_started_again_removes_the_earlier_record(tmp_path: Path) -> None:
     run = spec()
-    assert train.run(run, tmp_path, progress=Interrupter(2)).status == "interrupted"
+    interrupted(run, tmp_path, 8)
     has_record: list[bool] = []
 
     def look(event: Event) -> None:
@@ -202,15 +185,15 @@ def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
 
 def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path) -> None:
 
-    def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
+    def weights(epochs: int, averaged: int, *, resumed: bool = False) -> Any:
         run = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
-        if interrupted:
-            assert train.run(run, tmp_path, progress=Interrupter(3)).status == "interrupted"
+        if resumed:
+            interrupted(run, tmp_path, 15)
         record = train.run(run, tmp_path)
         assert record.chosen_epochs == tuple(range(epochs - averaged + 1, epochs + 1))
         return run_store.load_weights(tmp_path, run.id)
 
-    second, third, mean = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
+    second, third, mean = weights(2, 1), weights(3, 1), weights(3, 2, resumed=True)
     for name, run in mean.items():
         np.testing.assert_allclose(run, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
 
@@ -258,8 +241,8 @@ def test_run_with_patience_resumes_with_the_same_record(stalled: RunRecord, tmp_
         if event.stage == stage and (event.updates > 14 or stage == "translating") and not event.remark:
             raise KeyboardInterrupt
 
-    interrupted = train.run(STALLED, tmp_path, progress=interrupt)
-    assert (interrupted.status, interrupted.stopped_epoch) == ("interrupted", None)
+    record = train.run(STALLED, tmp_path, progress=interrupt)
+    assert (record.status, record.stopped_epoch) == ("interrupted", None)
     resumed = train.run(STALLED, tmp_path)
     assert resumed.environment["resumed_after_updates"] == [21 if stage == "translating" else 14]
     assert resumed.stopped_epoch == stalled.stopped_epoch == 3
@@ -301,6 +284,23 @@ def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSp
         train.run(run, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("SENTENCES_COUNT", 499, "500 test sentences: expected at most 499"),
+        ("WEIGHTS_BYTES", 1_000, "bytes of weights: expected at most 1,000"),
+    ],
+)
+def test_run_with_results_beyond_a_limit_is_refused_before_training(
+    limit: str, value: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, limit, value)
+    monkeypatch.setattr("harness.training.loop.TrainingLoop.train", lambda self: pytest.fail("it is trained"))
+    with pytest.raises(ValueError, match=message):
+        train.run(TORCH, tmp_path)
+    assert not list(tmp_path.glob("*/record.json"))
 
 
 def test_run_progress_reports_every_update(tmp_path: Path) -> None:

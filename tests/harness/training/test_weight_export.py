@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from record_factory import record as made_up
 from small_models import GRU
 from small_runs import DATA, TINY, spec
 
@@ -19,7 +20,7 @@ from harness.data.dataset import Dataset, prepare
 from harness.evaluation.search import translate
 from harness.experiments.specs import DecodingSpec
 from harness.storage import run_store
-from harness.storage.records import EpochRecord, RunRecord
+from harness.storage.records import RunRecord
 from harness.training import load, model_card, weight_export
 from impls import registry
 from impls import weights as canonical
@@ -36,19 +37,6 @@ CONVERTED: tuple[tuple[str, Recipe], ...] = (
     *(("safetensors", recipe) for recipe in (LEARNED, GRU)),
 )
 """Kinds of files and recipes; tests/impls/test_baselines.py converts every recipe that the libraries support."""
-EPOCH = EpochRecord(
-    epoch=1,
-    updates=1_234,
-    tokens=9,
-    learning_rate=1.0,
-    training_loss=1.0,
-    training_perplexity=2.5,
-    validation_loss=1.0,
-    validation_perplexity=2.5,
-    largest_gradient_norm=1.0,
-    training_seconds=1.0,
-    validation_seconds=1.0,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +71,7 @@ def stored(results: Path, recipe: Recipe | None = LEARNED, **changes: Any) -> Ru
         status="completed",
         fingerprints={**prepared.digests, "trained_weights": run_store.save_weights(results, run.id, weights)},
         environment={"commit": {"digest": "0123456789abcdef", "dirty": False}},
-        curve=(EPOCH,),
+        curve=made_up().curve[:1],
         chosen_epochs=(1,),
         scores={"bleu_sacre": 31.4159},
     )
@@ -140,7 +128,7 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
         "200 training pairs",
     ):
         assert part in card
-    assert "1 epoch, 1,234 updates; weights of epoch 1." in card
+    assert "1 epoch, 227 updates; weights of epoch 1." in card
     assert "`0123456789abcdef`" in card
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
 
