@@ -140,17 +140,22 @@ class RuleOutcome:
     """The result of a rule.
 
     Attributes:
-        end: How it ended; "n/a" if the rule was skipped everywhere.
         applied: The number of runs or tables it was applied to.
         findings: Its faults.
         skips: The number of skipped runs or tables by reason.
     """
 
     rule: Rule
-    end: End
     applied: int
     findings: tuple[Finding, ...]
     skips: dict[str, int]
+
+    @property
+    def end(self) -> End:
+        """How it ended; "n/a" if the rule was skipped everywhere."""
+        if self.findings:
+            return "warn" if self.rule in WARNINGS else "fail"
+        return "ok" if self.applied else "n/a"
 
 
 @dataclass(frozen=True)
@@ -283,13 +288,10 @@ def apply_rules(rules: Sequence[Rule], subjects: Iterable[tuple[str, str, Any]])
                 lines = [" ".join(str(error).split()).replace(f"{folder}/", "")]
             applied[index] += 1
             findings[index] += [Finding(where, line) for line in lines]
-    return [_outcome(*parts) for parts in zip(rules, applied, findings, skips, strict=True)]
-
-
-def _outcome(rule: Rule, applied: int, findings: Sequence[Finding], skips: dict[str, int]) -> RuleOutcome:
-    fault: End = "warn" if rule in WARNINGS else "fail"
-    end: End = fault if findings else "ok" if applied else "n/a"
-    return RuleOutcome(rule, end, applied, tuple(findings), dict(skips))
+    return [
+        RuleOutcome(rule, times, tuple(found), dict(reasons))
+        for rule, times, found, reasons in zip(rules, applied, findings, skips, strict=True)
+    ]
 
 
 def failures(report: AuditReport, *, most: int = 3) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -159,7 +159,9 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
         record = record_from_json({name: value for name, value in raw.items() if name != files.SEAL})
     except (ValueError, TypeError) as error:
         return replace(stored, misfits=(str(error),))
-    wrong = tuple(_misfits(record))
+    numbers = [*record.sizes.items(), *record.speed.items()]  # the rules rely on these being at least 0
+    negative = [f"{name}={number!r}: expected a number of at least 0" for name, number in numbers if number < 0]
+    wrong = (*misfits(record), *negative)
     required = [part.name for part in fields(RunRecord) if part.name not in LATER_FIELDS]
     missing = tuple(f"record.{part}: missing" for part in required if part not in raw)
     return replace(stored, parsed=None if wrong else record, misfits=wrong + missing)
@@ -189,11 +191,3 @@ def run_names(results: Path) -> list[str]:
 def is_running(results: Path, name: str) -> bool:
     """Return whether a process trains a run that has no record yet."""
     return not os.path.lexists(run_store.run_folder(results, name) / run_store.RECORD) and locks.is_held(results, name)
-
-
-def _misfits(record: RunRecord) -> Iterator[str]:
-    """Yield errors in the untyped parts of a record, on which rules rely."""
-    yield from misfits(record)
-    for name, number in [*record.sizes.items(), *record.speed.items()]:
-        if number < 0:
-            yield f"{name}={number!r}: expected a number of at least 0"

@@ -17,6 +17,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.progress import duration
 from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
@@ -110,19 +111,18 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then that with
     most degrees of freedom.
     """
-    from harness.analysis.evidence import stored_sentences
     from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
     records = run_store.records(results, complain=warn)
     of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
-    estimate = estimate_noise(of_plan, metric, stored_sentences(results))
+    estimate = estimate_noise(of_plan, metric, StoredFiles(results).sentences)
     if estimate is not None:
         return PilotRuns(estimate, of_plan, f"the runs of this plan in {results}")
     published = []
     for folder in sorted({path.parents[1] for path in PUBLISHED.rglob(run_store.RECORD)}):
         records = run_store.records(folder, complain=warn)
-        estimate = estimate_noise(records, metric, stored_sentences(folder))
+        estimate = estimate_noise(records, metric, StoredFiles(folder).sentences)
         if estimate is not None:
             published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
     if not published:

@@ -176,7 +176,7 @@ def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
     environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1", "commit": None}
     environment["resumed_after_epochs"] = [2]
     save_record(variant_pair, SECOND, 0, environment=environment)
-    settings = {setting.name: setting.values for setting in compared(variant_pair).settings}
+    settings = compared(variant_pair).settings
     assert settings["variant"] == (FIRST, SECOND)
     assert settings["recipe.activation"] == ("relu", "gelu")
     assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")

@@ -14,7 +14,6 @@ from record_factory import record
 
 from harness.analysis import comparison, selection
 from harness.analysis.comparison import compare
-from harness.analysis.evidence import stored_sentences
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import leaderboards
 from harness.cli.main import main
@@ -22,6 +21,7 @@ from harness.evaluation import metrics
 from harness.experiments.specs import DataSpec
 from harness.reporting import formatting
 from harness.storage import run_store
+from harness.storage.stored_files import StoredFiles
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 SENTENCES = 60
@@ -109,7 +109,7 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     assert metric is not None
     difference = metric.difference("B", "A")
     (table,) = groups(run_store.records(table_of_four))
-    board = leaderboards(table, stored_sentences(table_of_four))["bleu_sacre"]
+    board = leaderboards(table, StoredFiles(table_of_four).sentences)["bleu_sacre"]
     reported = board.comparisons.between(SECOND, FIRST)
     assert difference is not None
     for name in ("mean", "low", "high", "p", "p_holm", "standard_error", "degrees", "above_zero"):

@@ -14,10 +14,10 @@ from record_factory import record, with_digests
 
 from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, Effect, Tested, assumption
-from harness.analysis.evidence import stored_sentences
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import MetricLeaderboard, analyse_bench, leaderboards
 from harness.reporting.ablation_tables import cell
+from harness.storage.stored_files import StoredFiles
 from impls.recipes import TUTORIAL
 
 
@@ -79,7 +79,7 @@ def leaderboard(*levels: float, seeds: int = 4) -> MetricLeaderboard:
             records.append(record(variant, seed))
             records[-1].scores["bleu_sacre"] = 30 + level + 0.1 * generator.standard_normal()
     (run_table,) = groups(records)
-    return leaderboards(run_table, stored_sentences(None))["bleu_sacre"]
+    return leaderboards(run_table, lambda run: None)["bleu_sacre"]
 
 
 def test_rank_interval_covers_rows_that_are_not_significantly_different() -> None:
@@ -102,7 +102,7 @@ def test_tied_with_best_one_seed_with_equal_sentences_is_false(tmp_path: Path) -
         save_run(tmp_path, record(variant, 0), translations("paper", 0, 20)) for variant in ("paper", "conv_ffn")
     ]
     (run_table,) = groups(records)
-    board = leaderboards(run_table, stored_sentences(tmp_path))["bleu_sacre"]
+    board = leaderboards(run_table, StoredFiles(tmp_path).sentences)["bleu_sacre"]
     assert board.against_best(board.ranking[1]) is Conclusion.INCONCLUSIVE
     assert not board.tied_with_best(board.ranking[1])
 
@@ -193,7 +193,7 @@ def test_vocabulary_of_most_rows_is_compared_however_many_runs_another_has() -> 
         changed.append(replace(run, spec=replace(run.spec, budget="source")))
     (table,) = groups(changed)
     assert table.other_vocabulary == {"paper"}
-    boards = leaderboards(table, stored_sentences(None))
+    boards = leaderboards(table, lambda run: None)
     assert set(boards["bleu_sacre"].ranking) == {"learned_positions", "paper", "conv_ffn"}
     perplexity = boards["test_perplexity"]
     assert set(perplexity.ranking) == {"learned_positions", "conv_ffn"}

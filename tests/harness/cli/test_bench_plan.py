@@ -16,7 +16,6 @@ import scipy.special
 from command_line import Refused
 from record_factory import record
 
-from harness.analysis.evidence import stored_sentences
 from harness.analysis.power import estimate_noise, seeds_needed, upper_bound
 from harness.analysis.scales import LOGIT
 from harness.cli import bench, chosen_models, seed_plan
@@ -26,6 +25,7 @@ from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
+from harness.storage.stored_files import StoredFiles
 from impls import registry
 
 
@@ -213,7 +213,7 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
 
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
-    sentences = stored_sentences(tmp_path)
+    sentences = StoredFiles(tmp_path).sentences
     estimate = estimate_noise(records, "bleu_sacre", sentences)
     assert estimate is not None
     assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
