@@ -28,15 +28,11 @@ pytestmark = pytest.mark.usefixtures("cache")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[Base, Path]:
     folder = tmp_path_factory.mktemp("bases")
     write_set(folder / "captions")
-    return {"captions": folder / "captions", "multi30k": _multi30k(folder)}
-
-
-def _multi30k(folder: Path) -> Path:
-    """Write a run that seems to be on Multi30k, whose sentences are captions."""
+    # A run that seems to be on Multi30k, whose sentences are captions:
     spec = folder_spec("learned_positions", 0, data=DataSpec(tokenizer="whitespace"))
     write_run(folder / "multi30k", spec, multi30k_prepared(spec.data), right=0.45)
     (folder / "multi30k" / spec.id).rename(folder / "multi30k" / FIRST)
-    return folder / "multi30k"
+    return {"captions": folder / "captions", "multi30k": folder / "multi30k"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +57,10 @@ def test_check_attempt_is_reported_by_its_rule(
     attempt = ATTEMPTS[name]
     if attempt.code == "C34" and not has_full_history():
         pytest.skip("needs a git checkout with its history")
-    results = prepared_folder(bases, tmp_path, attempt)
+    results = tmp_path / "results"
+    shutil.copytree(bases[attempt.base], results)
+    if attempt.published:
+        publish(results)
     condition = (attempt.base, attempt.corpus, attempt.published)
     if condition not in reported_before:
         reported_before[condition] = reported(run_check(results, attempt, monkeypatch))
@@ -79,14 +78,6 @@ def has_full_history() -> bool:
     return subprocess.run(command, capture_output=True, check=False).stdout.strip() == b"false"
 
 
-def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> Path:
-    """Return a copy of the base of an attempt, its runs in folders of their ids."""
-    shutil.copytree(bases[attempt.base], folder / "results")
-    if attempt.published:
-        publish(folder / "results")
-    return folder / "results"
-
-
 def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> AuditReport:
     with monkeypatch.context() as patch:
         if not attempt.corpus:
@@ -101,12 +92,6 @@ def test_check_undetectable_attempt_is_not_reported(bases: dict[Base, Path], tmp
     shutil.copytree(bases["captions"], tmp_path / "results")
     mutate(tmp_path / "results")
     assert not reported(check(tmp_path / "results")), "this can be detected: move it to the other table"
-
-
-def test_attempts_are_many_and_few_are_undetectable() -> None:
-    assert len(ATTEMPTS) + len(UNDETECTABLE) >= 60
-    assert len(UNDETECTABLE) <= 14
-    assert not ATTEMPTS.keys() & UNDETECTABLE.keys()
 
 
 def test_multi30k_pairs_equal_the_lines_of_its_files(multi30k_folder: Path) -> None:
