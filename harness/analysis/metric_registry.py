@@ -124,13 +124,7 @@ SPEEDS = (
 )
 """The metrics that other work on the machine changes."""
 
-DEFAULT_COLUMNS = (
-    MAIN,
-    "test_perplexity",
-    "parameters",
-    "training_tokens_per_second",
-    "decoding_sentences_per_second",
-)
+DEFAULT_COLUMNS = (MAIN, "test_perplexity", "parameters", "training_tokens_per_second", "decoding_sentences_per_second")
 """The metrics that a leaderboard shows at first, if a run has them; other metrics are optional columns."""
 
 LEADERBOARD = {name: METRICS[name] for name in ("bleu_sacre", "chrf", "bleu_tutorial", "test_perplexity")}

@@ -40,8 +40,8 @@ class NoiseEstimate:
 
     Attributes:
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows; `seeds` that of seeds.
-        paired: Whether several rows share their seeds, so that the variance is that of paired differences.
+        rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
+        seeds: The number of seeds.
         with_sentences: Whether the variance that the test sentences add is known.
     """
 
@@ -50,7 +50,6 @@ class NoiseEstimate:
     rows: int
     seeds: int
     title: str
-    paired: bool
     with_sentences: bool
 
 
@@ -116,6 +115,5 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         rows=len(rows),
         seeds=len(common),
         title=table.title,
-        paired=len(rows) > 1,
         with_sentences=len(shared) > 1,
     )

@@ -96,10 +96,7 @@ def by_rarest_word(
 
 
 def words(
-    sides: Sequence[Side],
-    seeds: Sequence[int],
-    references: Sequence[Sequence[str]],
-    frequencies: Mapping[str, int],
+    sides: Sequence[Side], seeds: Sequence[int], references: Sequence[Sequence[str]], frequencies: Mapping[str, int]
 ) -> SubsetScores | None:
     """Return the F1 of words by their training frequency; None if a translation is not stored.
 
@@ -160,10 +157,7 @@ def _f1(sums: Reals) -> Reals:
 
 
 def _sentence_subsets(
-    sides: Sequence[Side],
-    seeds: Sequence[int],
-    sums: Sequence[Counts],
-    masks: Mapping[str, npt.NDArray[np.bool_]],
+    sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], masks: Mapping[str, npt.NDArray[np.bool_]]
 ) -> tuple[Subset, ...]:
     subsets = [
         (title, int(mask.sum()), [array[:, mask] for array in sums]) for title, mask in masks.items() if mask.any()

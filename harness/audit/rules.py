@@ -31,6 +31,9 @@ from harness.text import count, first_few
 
 End = Literal["ok", "fail", "warn", "n/a"]
 
+SHOWN_FINDINGS = 3
+"""The number of findings that the line of a rule shows."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -294,18 +297,18 @@ def apply_rules(rules: Sequence[Rule], subjects: Iterable[tuple[str, str, Any]])
     ]
 
 
-def failures(report: AuditReport, *, most: int = 3) -> list[str]:
+def failures(report: AuditReport) -> list[str]:
     """Return a line for each failing rule: its code, its name, and its first faults."""
     return [
-        f"{outcome.rule.code} {outcome.rule.name}: {summary(list(map(str, outcome.findings)), most)}"
+        f"{outcome.rule.code} {outcome.rule.name}: {summary(list(map(str, outcome.findings)))}"
         for outcome in report.failed
     ]
 
 
-def summary(lines: Sequence[str], most: int) -> str:
+def summary(lines: Sequence[str]) -> str:
     """Return the first lines, and the number of the others."""
-    more = f"; and {len(lines) - most} more" if len(lines) > most else ""
-    return "; ".join(lines[:most]) + more
+    more = f"; and {len(lines) - SHOWN_FINDINGS} more" if len(lines) > SHOWN_FINDINGS else ""
+    return "; ".join(lines[:SHOWN_FINDINGS]) + more
 
 
 def _names(outcomes: Sequence[RuleOutcome]) -> str:

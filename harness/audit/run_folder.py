@@ -1,9 +1,10 @@
-"""A stored run as the rules see it, and the values that several rules share."""
+"""A stored run as the rules see it, and what several rules share: computed values, and the wording of faults."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,6 +23,9 @@ UNREADABLE = "the record cannot be read"
 Seal = Literal["missing", "wrong", "right"]
 T = TypeVar("T")
 
+ROUNDING = 1e-6
+"""Relative tolerance between two computations of the same number."""
+
 
 class Skipped(Exception):
     """A rule does not apply to a run or a table, for this reason; neither a pass nor a fault."""
@@ -32,6 +36,19 @@ def skip_unless(value: T | None, reason: str) -> T:
     if not value:
         raise Skipped(reason)
     return value
+
+
+def unequal(name: str, recorded: Any, expected: Any, source: str, tolerance: float = ROUNDING) -> Iterator[str]:
+    """Yield a fault if a recorded value is not the expected one; `source` says where the expected one comes from.
+
+    Floats may differ by `tolerance`, relative to the larger.
+    """
+    if isinstance(recorded, float) and isinstance(expected, float):
+        is_equal = math.isclose(recorded, expected, rel_tol=tolerance, abs_tol=1e-9)
+    else:
+        is_equal = bool(recorded == expected)
+    if not is_equal:
+        yield f"{name}={brief(recorded)}, expected {brief(expected)} ({source})"
 
 
 @dataclass
@@ -125,10 +142,8 @@ class StoredRun:
         digest = self.completed.fingerprints.get("sentences")
         if digest is None:
             raise ValueError(f"the record has no digest of {run_store.SENTENCES}")
-        if run_store.has_sentences(self.results, self.name) and self.digest(run_store.SENTENCES) != digest:
-            raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
         path = self.folder / run_store.SENTENCES
-        return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name))
+        return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name, digest))
 
     @property
     def checked_sentences(self) -> Arrays:

@@ -168,13 +168,13 @@ def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     middle = scale.forward(estimate.level)
     digits = metric.digits
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))
-    beside = " beside the other rows of its seed" if estimate.paired else ""
+    beside = " beside the other rows of its seed" if estimate.rows > 1 else ""
     lines = [
         f"Noise: from {runs.source}: {estimate.title}, {count(estimate.rows, 'row')} over {estimate.seeds} seeds; "
         f"the standard deviation of a run over seeds{beside} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
         f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
-    if not estimate.paired:
+    if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:
         error = float(scale.shown(math.sqrt(estimate.noise.sentence_variance), middle))

@@ -87,7 +87,6 @@ def test_field_with_the_largest_effect_ranks_first() -> None:
 
 def test_additive_losses_have_main_effects_and_no_interactions() -> None:
     factorial = analysed(runs(FACTORS, additive)).studies[0].factorial
-    assert factorial is not None
     assert factorial.fields == ("positions", "norm", "activation")
     assert (factorial.combinations, factorial.missing, factorial.left_out) == (8, (), ())
     for field, (_, level) in FACTORS.items():
@@ -118,7 +117,6 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
 
     records = runs(FACTORS, loss)
     factorial = analysed(records).studies[0].factorial
-    assert factorial is not None
     losses = {
         (recipe_of(record).positions, recipe_of(record).norm, recipe_of(record).activation, record.spec.seed): (
             record.curve[-1].validation_loss or 0.0
@@ -138,7 +136,6 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
     effect = pairs["positions=none with norm=rms"]
     assert effect.mean == pytest.approx(np.mean(by_seed))
     assert effect.mean == pytest.approx(0.4 + 0.2 / 2, abs=0.03)
-    assert effect.p is not None
     assert effect.p < stats.ttest_1samp(by_seed, 0).pvalue, "8 rows estimate the variance together"
     assert effect.contrast.combinations == 2
     assert effect.significant
@@ -160,7 +157,6 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
         if not is_at(record, "rotary", "rms")
     ]
     factorial = analysed(incomplete).studies[0].factorial
-    assert factorial is not None
     assert factorial.missing == ("positions=rotary, norm=rms",)
     assert factorial.left_out == ("positions=none, norm=rms",)
     effect = effect_of(factorial.main, "positions", "none")

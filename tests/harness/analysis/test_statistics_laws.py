@@ -40,7 +40,6 @@ def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
     evidence: list[Evidence], shift: float
 ) -> None:
     first = evidence[0]
-    assert first.sums is not None
     shifted = row(first.label, first.sums[..., 0] + shift)
     before, after = (compare_rows([base, *evidence[1:]], mean) for base in (first, shifted))
     for difference, moved in zip(before.differences, after.differences, strict=True):
@@ -77,8 +76,6 @@ def test_compare_rows_identical_rows_do_not_differ(evidence: list[Evidence]) -> 
     assert not difference.significant
     assert difference.p in (None, pytest.approx(1))
     if difference.n >= 3:
-        assert difference.low is not None
-        assert difference.high is not None
         assert difference.low <= 0 <= difference.high
 
 
@@ -89,9 +86,6 @@ def test_compare_rows_interval_excludes_zero_exactly_if_p_is_below_5_percent(num
     evidence = [plain_row(f"r{index}", *values) for index, values in enumerate(scores.tolist())]
     for scale in (IDENTITY, LOG, LOGIT):
         for difference in compare_rows(evidence, scale=scale).differences:
-            assert difference.p is not None
-            assert difference.low is not None
-            assert difference.high is not None
             assert (difference.p < 0.05) == (difference.low > 0 or difference.high < 0)
             assert difference.significant == (difference.p_holm < 0.05)  # type: ignore[operator]
             assert (difference.above_zero > 0.5) == (difference.mean > 0)  # type: ignore[operator]

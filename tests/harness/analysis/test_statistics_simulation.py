@@ -89,8 +89,6 @@ def test_compare_rows_bleu_has_its_nominal_size_and_power(n: int, monkeypatch: p
             rows.append(Evidence(label, tuple(range(n)), tuple(bleu(sums.sum(axis=1)).tolist()), sums))
         monkeypatch.setattr(significance, "SEED", seed)
         same, better = compare_rows(rows, bleu, base="base", scale=LOGIT).differences
-        assert same.p is not None
-        assert better.low is not None
         false_positives += same.p < 0.05
         detected.append(better.low > 0)
         differences.append(np.subtract(rows[2].values, rows[0].values))  # type: ignore[arg-type]

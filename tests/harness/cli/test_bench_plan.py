@@ -216,7 +216,7 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     sentences = StoredFiles(tmp_path).sentences
     estimate = estimate_noise(records, "bleu_sacre", sentences)
     assert estimate is not None
-    assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
+    assert (estimate.rows, estimate.seeds, estimate.with_sentences) == (3, 3, True)
     bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))
     logits = scipy.special.logit(bleu / 100)
     residuals = logits - logits.mean(axis=1, keepdims=True) - logits.mean(axis=0) + logits.mean()
@@ -226,7 +226,7 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     one_row = [record for record in records if record.spec.variant == "paper"]
     estimate = estimate_noise(one_row, "bleu_sacre", sentences)
     assert estimate is not None
-    assert (estimate.paired, estimate.with_sentences, estimate.noise.degrees) == (False, False, 2)
+    assert (estimate.rows, estimate.with_sentences, estimate.noise.degrees) == (1, False, 2)
     assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
     assert estimate.noise.sentence_variance == 0
 
