@@ -135,8 +135,3 @@ ABLATION = {name: METRICS[name] for name in ("validation_loss", "test_perplexity
 
 COMPARISON = {name: metric for name, metric in METRICS.items() if name not in ("training_loss", "epochs", "updates")}
 """The metrics that `compare` shows."""
-
-
-def scale_of(name: str) -> Scale:
-    """Return the natural scale of a metric; the identity for a name that is not registered."""
-    return METRICS[name].scale if name in METRICS else IDENTITY

@@ -13,7 +13,7 @@ from harness.analysis import inference
 from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
-from harness.analysis.metric_registry import METRICS, scale_of
+from harness.analysis.metric_registry import METRICS
 from harness.storage.records import RunRecord
 
 MOST_SEEDS = 1000
@@ -100,7 +100,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (rows_compared[index] for index in several)
     ]
-    sample = Sample.of(rows, metric_function(metric), scale_of(metric))
+    sample = Sample.of(rows, metric_function(metric), METRICS[metric].scale)
     prior = inference.prior(sample.natural)
     shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))

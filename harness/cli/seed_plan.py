@@ -73,13 +73,14 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     Raises:
         ValueError: No runs with two seeds or more show the noise, or the difference is out of range.
     """
-    from harness.analysis.metric_registry import LEADERBOARD, scale_of
+    from harness.analysis.metric_registry import LEADERBOARD
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
 
     single = list({spec.id: spec for spec in (replace(spec, seed=0) for spec in specs)}.values())
     runs = _pilot_runs(single, goal.metric, arguments.results)
     noise, level = runs.estimate.noise, runs.estimate.level
-    metric, scale = LEADERBOARD[goal.metric], scale_of(goal.metric)
+    metric = LEADERBOARD[goal.metric]
+    scale = metric.scale
     rows = max(2, *Counter(spec.budget for spec in single).values())
     comparisons = rows * (rows - 1) // 2
     difference = scale.natural(goal.difference, level)
@@ -162,9 +163,10 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
-    from harness.analysis.metric_registry import LEADERBOARD, scale_of
+    from harness.analysis.metric_registry import LEADERBOARD
 
-    metric, scale, estimate = LEADERBOARD[metric_name], scale_of(metric_name), runs.estimate
+    metric, estimate = LEADERBOARD[metric_name], runs.estimate
+    scale = metric.scale
     middle = scale.forward(estimate.level)
     digits = metric.digits
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,10 +40,6 @@ from harness.reporting import ablation_findings
 from harness.reporting.ablation_tables import field_rows
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS, RECIPES
-
-
-def recipe_of(record: RunRecord) -> Any:
-    return record.spec.recipe
 
 
 def test_effect_interval_and_p_value() -> None:
@@ -118,7 +113,7 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
     records = runs(FACTORS, loss)
     factorial = analysed(records).studies[0].factorial
     losses = {
-        (recipe_of(record).positions, recipe_of(record).norm, recipe_of(record).activation, record.spec.seed): (
+        (record.spec.recipe.positions, record.spec.recipe.norm, record.spec.recipe.activation, record.spec.seed): (
             record.curve[-1].validation_loss or 0.0
         )
         for record in records
@@ -149,7 +144,7 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
     records = runs(choices, lambda levels, seed: 2 + 0.3 * (levels["positions"] == "none") + noise(levels, seed))
 
     def is_at(record: RunRecord, positions: str, norm: str) -> bool:
-        return (recipe_of(record).positions, recipe_of(record).norm) == (positions, norm)
+        return (record.spec.recipe.positions, record.spec.recipe.norm) == (positions, norm)
 
     incomplete = [
         not_completed(record) if is_at(record, "none", "rms") and record.spec.seed == 1 else record
@@ -169,7 +164,7 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
 
 def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
     records = [
-        not_completed(record) if record.spec.seed == 2 and recipe_of(record).activation == "gelu" else record
+        not_completed(record) if record.spec.seed == 2 and record.spec.recipe.activation == "gelu" else record
         for record in runs(ACTIVATIONS, by_activation)
     ]
     analysis = analysed(records)
@@ -190,7 +185,7 @@ def test_missing_seed_of_one_recipe_does_not_affect_others() -> None:
     records = [
         record
         for record in runs(ACTIVATIONS, by_activation)
-        if not (record.spec.seed == 2 and recipe_of(record).activation == "tanh")
+        if not (record.spec.seed == 2 and record.spec.recipe.activation == "tanh")
     ]
     analysis = analysed(records)
     study = analysis.studies[0]
@@ -238,7 +233,7 @@ def test_stored_sentences_widen_the_interval_of_a_score() -> None:
     sentences = {}
     records = runs(ACTIVATIONS, by_activation)
     for number, record in enumerate(records):
-        activation = recipe_of(record).activation
+        activation = record.spec.recipe.activation
         level = 1.5 + LOSS_CHANGES[activation][record.spec.seed]
         nats = (
             tokens * level + np.random.default_rng(number).normal(size=200) + harder_for_tanh * (activation == "tanh")

@@ -9,7 +9,7 @@ from evidence_factory import plain_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.metric_registry import scale_of
+from harness.analysis.metric_registry import METRICS
 from harness.analysis.scales import IDENTITY, LOG, LOGIT, Scale
 from harness.analysis.statistics import compare_rows, interval
 
@@ -28,7 +28,7 @@ from harness.analysis.statistics import compare_rows, interval
     ],
 )
 def test_scale_of_metric_is_its_natural_scale(metric: str, scale: Scale) -> None:
-    assert scale_of(metric) is scale
+    assert METRICS[metric].scale is scale
 
 
 @settings(max_examples=50, deadline=None)
