@@ -306,20 +306,8 @@ def test_bands_fewer_than_three_runs_have_no_interval(curves: Sequence[list[floa
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("evidence", "options", "message"),
-    [
-        (
-            [row("a", np.ones((2, 3))), row("b", np.ones((2, 4)))],
-            {"metric": mean},
-            "statistics differ between rows: .*compare rows of one test set",
-        ),
-        ([plain_row("a", 1.0), plain_row("b", 1.0)], {"base": "c"}, "base='c': the rows are a, b"),
-    ],
-    ids=["sentences", "base"],
-)
-def test_compare_rows_that_do_not_fit_together_raises(
-    evidence: list[Evidence], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        compare_rows(evidence, **options)
+def test_compare_rows_that_do_not_fit_together_raises() -> None:
+    with pytest.raises(ValueError, match="statistics differ between rows: .*compare rows of one test set"):
+        compare_rows([row("a", np.ones((2, 3))), row("b", np.ones((2, 4)))], mean)
+    with pytest.raises(ValueError, match="base='c': the rows are a, b"):
+        compare_rows([plain_row("a", 1.0), plain_row("b", 1.0)], base="c")

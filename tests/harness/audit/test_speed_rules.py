@@ -83,14 +83,6 @@ def test_speeds_rates_of_updates_up_to_their_bounds_pass(name: str) -> None:
         (speeds, "compilations", 0, 1),
         (speeds, "compilation_seconds", 0.0, 0.1),
     ],
-    ids=[
-        "total and its epochs",
-        "total and the test set",
-        "first update",
-        "memory",
-        "compilations",
-        "seconds of compilations",
-    ],
 )
 def test_speed_of_a_run_up_to_its_bound_passes(
     rule: Callable[[StoredRun], Iterator[str]], name: str, inside: float, outside: float
