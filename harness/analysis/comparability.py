@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from harness.analysis.fairness import find_mismatches
+from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import group_by, target_vocabularies
 from harness.analysis.selection import Side, text_of
 from harness.experiments.run_names import flat_settings
@@ -22,40 +22,19 @@ MOST_LINES = 4
 """How many names of tensors or files a message lists for one difference."""
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """A difference that makes sides incomparable: the name that allows it, and the value of each side."""
-
-    name: str
-    values: str
-
-    @property
-    def unpaired(self) -> bool:
-        """Whether the sides have different test sentences."""
-        return self.name.startswith("file test") or self.name in UNPAIRED
-
-
-@dataclass(frozen=True)
-class DifferingSetting:
-    """A setting in which sides differ, and the value of each side."""
-
-    name: str
-    values: tuple[str, ...]
-
-
-def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[str], None]) -> list[Disagreement]:
+def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[str], None]) -> list[Mismatch]:
     """Return the differences that make sides incomparable, all of which are allowed by name.
 
     Raises:
         ValueError: Some are not allowed; the message names them in one line.
     """
     differences = disagreements(sides)
-    names = [disagreement.name for disagreement in differences]
-    refused = [disagreement for disagreement in differences if disagreement.name not in allowed]
+    names = [difference.name for difference in differences]
+    refused = [difference for difference in differences if difference.name not in allowed]
     if refused:
         labels = "; ".join(f"{side.letter} is {side.label}" for side in sides)
-        reasons = "; ".join(f"{disagreement.name} ({disagreement.values})" for disagreement in refused)
-        options = " ".join(f"--allow {shlex.quote(disagreement.name)}" for disagreement in refused)
+        reasons = "; ".join(f"{difference.name} ({difference.sides})" for difference in refused)
+        options = " ".join(f"--allow {shlex.quote(difference.name)}" for difference in refused)
         message = f"not comparable ({labels}): they differ in {reasons}. To compare them anyway: {options}"
         raise ValueError(short_line(message, longest=4_000))
     for name in allowed:
@@ -64,8 +43,8 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
     return differences
 
 
-def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
-    """Return the differences that make sides incomparable: those that reports check, budgets and seeds.
+def disagreements(sides: Sequence[Side]) -> list[Mismatch]:
+    """Return the differences that make sides incomparable, one for each name: those that reports check, and budgets.
 
     Sides with different budgets are checked like those of the budget "source".
     """
@@ -76,18 +55,28 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
             budgets.setdefault(record.spec.budget, {})[side.letter] = None
     if len(budgets) > 1:
         values = "; ".join(f"{budget} in {', '.join(letters)}" for budget, letters in budgets.items())
-        differences.append(Disagreement("budget", values))
+        differences.append(Mismatch("settings", "budget", values))
     budget = next(iter(budgets)) if len(budgets) == 1 else "source"
-    records = [replace(record, spec=replace(record.spec, budget=budget)) for record in _with_unique_ids(sides)]
+    # Each record has an id of its own here, because the same run may be in two folders.
+    records = [
+        replace(record, id=f"{side.letter}{index:04d}", spec=replace(record.spec, budget=budget))
+        for side in sides
+        for index, record in enumerate(side.records)
+    ]
     mismatches = [mismatch for mismatch in find_mismatches(records, budget) if mismatch.kind != "seeds"]
     for name, same in group_by(mismatches, lambda mismatch: mismatch.name.partition(", seed ")[0]).items():
         lines = dict.fromkeys(mismatch.sides for mismatch in same)
-        differences.append(Disagreement(name, " | ".join(itertools.islice(lines, MOST_LINES))))
+        differences.append(Mismatch(same[0].kind, name, " | ".join(itertools.islice(lines, MOST_LINES))))
     seeds = {side.letter: ", ".join(map(str, side.seeds)) or "none" for side in sides}
     if budget != "source" and len(set(seeds.values())) > 1:
         values = "; ".join(f"{side_seeds} in {letter}" for letter, side_seeds in seeds.items())
-        differences.append(Disagreement("seeds", values))
+        differences.append(Mismatch("seeds", "seeds", values))
     return differences
+
+
+def is_unpaired(difference: Mismatch) -> bool:
+    """Return whether a difference means that the sides have different test sentences."""
+    return difference.name.startswith("file test") or difference.name in UNPAIRED
 
 
 def differ_in_target_vocabulary(sides: Sequence[Side]) -> bool:
@@ -95,16 +84,15 @@ def differ_in_target_vocabulary(sides: Sequence[Side]) -> bool:
     return len(target_vocabularies(record for side in sides for record in side.records)) > 1
 
 
-def differing_settings(sides: Sequence[Side]) -> list[DifferingSetting]:
-    """Return every setting and version in which the sides differ, those of the recipe first."""
+def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
+    """Return the value of each side in every setting and version in which they differ, those of the recipe first."""
     by_side = [[_settings(record) for record in side.records] for side in sides]
     names = dict.fromkeys(name for side in by_side for settings in side for name in settings)
-    differing = []
-    for name in names:
-        values = tuple(" / ".join(dict.fromkeys(settings.get(name, "–") for settings in side)) for side in by_side)
-        if len(set(values)) > 1:
-            differing.append(DifferingSetting(name, values))
-    return differing
+    values = {
+        name: tuple(" / ".join(dict.fromkeys(settings.get(name, "–") for settings in side)) for side in by_side)
+        for name in names
+    }
+    return {name: of_sides for name, of_sides in values.items() if len(set(of_sides)) > 1}
 
 
 def machine(record: RunRecord) -> str:
@@ -148,10 +136,3 @@ def _settings(record: RunRecord) -> dict[str, str]:
         "resumed": environment.get("resumed_after_epochs") or None,
     }
     return {name: short_line(text_of(value)) for name, value in settings.items()}
-
-
-def _with_unique_ids(sides: Sequence[Side]) -> list[RunRecord]:
-    """Return all records with distinct ids; the same run may be in two folders."""
-    return [
-        replace(record, id=f"{side.letter}{index:04d}") for side in sides for index, record in enumerate(side.records)
-    ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.analysis import comparability, sentence_comparison, statistics
-from harness.analysis.comparability import DifferingSetting, Disagreement, differ_in_target_vocabulary, machine
+from harness.analysis.comparability import differ_in_target_vocabulary, is_unpaired, machine
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval
 from harness.analysis.evidence import Evidence, metric_function, row_evidence
-from harness.analysis.fairness import find_mismatches
+from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, TableRow, groups, incomplete, measure
 from harness.analysis.leaderboard import compared_tables
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
@@ -81,8 +81,8 @@ class Comparison:
 
     Attributes:
         allowed: The differences that make the sides incomparable, allowed by name.
-        settings: The settings in which they differ.
-        remarks: What restricts the statistics, in sentences.
+        settings: The value of each side in the settings in which they differ.
+        remarks: What restricts the statistics of the first metric of quality that is compared, in sentences.
         lost: A line for each run that did not complete.
         seeds: The seeds that completed on every side, over which sentences, lengths and words are compared.
         ranked_by: The score that ranks sentences.
@@ -92,8 +92,8 @@ class Comparison:
     """
 
     sides: tuple[Side, ...]
-    allowed: tuple[Disagreement, ...]
-    settings: tuple[DifferingSetting, ...]
+    allowed: tuple[Mismatch, ...]
+    settings: Mapping[str, tuple[str, ...]]
     metrics: tuple[MetricComparison, ...]
     remarks: tuple[str, ...]
     lost: tuple[str, ...]
@@ -110,7 +110,7 @@ class Comparison:
 
 def compare(
     sides: Sequence[Side],
-    allowed: Sequence[Disagreement],
+    allowed: Sequence[Mismatch],
     corpus: ReferenceCorpus | None,
     *,
     examples: int,
@@ -132,8 +132,9 @@ def compare(
     """
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")
-    paired = not any(disagreement.unpaired for disagreement in allowed)
+    paired = not any(map(is_unpaired, allowed))
     metrics = _metrics(sides, paired=paired, table_rows=table_rows if paired else ())
+    of_quality = (metric for metric in metrics if metric.definition.kind == "quality")
     seeds = tuple(sorted(set.intersection(*(set(side.completed) for side in sides))))
     left_out: list[str] = []
     parts, extremes, ranked_by = list[SubsetScores](), list[LargestDifferences](), ""
@@ -147,9 +148,9 @@ def compare(
     return Comparison(
         sides=tuple(sides),
         allowed=tuple(allowed),
-        settings=tuple(comparability.differing_settings(sides)),
+        settings=comparability.differing_settings(sides),
         metrics=tuple(metrics),
-        remarks=_remarks(metrics),
+        remarks=next((metric.table.remarks for metric in of_quality if metric.table), ()),
         lost=tuple(line for side in sides for line in incomplete(side.letter, side.records)),
         seeds=seeds,
         ranked_by=ranked_by,
@@ -166,17 +167,19 @@ def other_rows(sides: tuple[Side, ...], results: Path, records: Iterable[RunReco
     empty tuple if no table of `records`, those of the folder `results`, has all sides, or its runs are not comparable,
     or the report does not compare so many rows.
     """
-    folders_of_sides = [{run.folder.resolve() for run in side.runs} for side in sides]
-    if not all(folder.parent == results.resolve() for folders in folders_of_sides for folder in folders):
+    folders = [{run.folder.resolve() for run in side.runs} for side in sides]
+    if not all(folder.parent == results.resolve() for of_side in folders for folder in of_side):
         return ()
+    ids = [{folder.name for folder in of_side} for of_side in folders]
     for table in groups(records):
-        own = [row for row in table.rows if _folders(row, results) in folders_of_sides]
+        own = [row for row in table.rows if {record.id for record in row.records} in ids]
         if len(own) == len(sides):
             part = _shared_part(table, own)
             if part is None or len(part.rows) > statistics.MOST_ROWS:
                 return ()
             labels = {row.label for row in own}
-            return _as_sides([row for row in part.rows if row.label not in labels], results)
+            others = [row for row in part.rows if row.label not in labels]
+            return tuple(_as_side(f"row {number}", row, results) for number, row in enumerate(others, start=1))
     return ()
 
 
@@ -190,25 +193,9 @@ def _shared_part(table: RunTable, rows: Sequence[TableRow]) -> RunTable | None:
     return None
 
 
-def _folders(row: TableRow, results: Path) -> set[Path]:
-    return {run_store.run_folder(results, record.id).resolve() for record in row.records}
-
-
-def _as_sides(rows: Sequence[TableRow], results: Path) -> tuple[Side, ...]:
-    return tuple(
-        Side(
-            f"row {number}",
-            row.label,
-            tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records),
-        )
-        for number, row in enumerate(rows, start=1)
-    )
-
-
-def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
-    """Return the remarks on the first metric of quality that is compared."""
-    tables = [metric.table for metric in metrics if metric.table and metric.definition.kind == "quality"]
-    return tables[0].remarks if tables else ()
+def _as_side(letter: str, row: TableRow, results: Path) -> Side:
+    runs = tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records)
+    return Side(letter, row.label, runs)
 
 
 # Metrics --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from harness.analysis.ablation_study import LEVELS, Changes, Study, label
 from harness.analysis.effects import Conclusion, Effect
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.grouping import group_by, measure
-from harness.analysis.metric_registry import ABLATION, scale_of
+from harness.analysis.metric_registry import ABLATION
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def estimate(study: Study, metric: str, contrasts: Sequence[Contrast], sentences
             str(index): {label(changes): weight for changes, weight in contrasts[index].weights.items()}
             for index in indices
         }
-        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=scale_of(metric))
+        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=ABLATION[metric].scale)
         for index, effect in zip(indices, table, strict=True):
             effects[index] = effect
     ablation_effects = [
@@ -99,7 +99,7 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
         return None
     base, metric = study.cells[0], effects[0].metric
     values = [measure(base.records[seed], metric) for seed in base.completed]
-    measured, scale = [value for value in values if value is not None], scale_of(metric)
+    measured, scale = [value for value in values if value is not None], ABLATION[metric].scale
     if not measured:
         return None
     level = float(scale.forward(sum(measured) / len(measured)))

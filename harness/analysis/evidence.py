@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from harness.analysis.significance import MetricFunction
 from harness.evaluation import metrics
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.storage.stored_files import StoredFiles
 from harness.text import named_seeds
 from impls.contract import Arrays
 
@@ -75,17 +73,6 @@ def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentence
 
 
 # Sentence statistics --------------------------------------------------------------------------------------------------
-
-
-def stored_sentences(results: Path | StoredFiles | None) -> Sentences:
-    """Return a function that reads the sentence statistics of runs under `results`, each file once.
-
-    Raises:
-        ValueError: The returned function found a damaged file.
-    """
-    if results is None:
-        return lambda record: None
-    return StoredFiles.of(results).sentences
 
 
 def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentences) -> Reals | None:
@@ -183,9 +170,7 @@ class Sample:
         shared = np.zeros((len(rows), len(rows)))
         if metric is not None and usable.any():
             sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
-            resampled = significance.bootstrap_sentences(
-                sums, metric, resamples=significance.RESAMPLES, seed=significance.SEED
-            )
+            resampled = significance.bootstrap_sentences(sums, metric)
             shared[np.ix_(usable, usable)] = significance.shared_covariance(scale.forward(resampled))
         return cls(
             evidence=rows,

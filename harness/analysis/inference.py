@@ -45,7 +45,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import scipy
@@ -257,10 +256,9 @@ def _moderated(variance: Reals, prior: Prior, degrees: int) -> tuple[Reals, Real
 @functools.cache
 def all_pairs(rows: int) -> Reals:
     """Return the weights of all pairs of rows, [P,V]: 1 for the first, −1 for the second."""
-    weights = np.zeros((rows * (rows - 1) // 2, rows))
-    for index, pair in enumerate(combinations(range(rows), 2)):
-        weights[index, pair] = 1.0, -1.0
-    return weights
+    first, second = np.triu_indices(rows, k=1)
+    identity = np.eye(rows)
+    return identity[first] - identity[second]
 
 
 @functools.cache

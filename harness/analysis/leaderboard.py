@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval, assumption
-from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
+from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
@@ -148,7 +148,8 @@ def analyse_bench(records: Iterable[RunRecord], results: Path | StoredFiles | No
     Raises:
         ValueError: A file of sentence statistics is damaged.
     """
-    records, sentences = tuple(records), stored_sentences(results)
+    records = tuple(records)
+    sentences: Sentences = (lambda record: None) if results is None else StoredFiles.of(results).sentences
     tables: list[TableAnalysis] = []
     charted: list[TableAnalysis] = []
 

@@ -82,14 +82,7 @@ METRICS: dict[str, Metric] = {
         _score(name="bleu_sacre", title="sacreBLEU"),
         _score(name="chrf", title="chrF"),
         Metric(name="brevity_penalty", title="brevity penalty", kind="quality", digits=3, direction="neither"),
-        Metric(
-            name="unknown_tokens",
-            title="unknown tokens",
-            kind="quality",
-            digits=0,
-            direction="neither",
-            token_based=True,
-        ),
+        _count(name="unknown_tokens", title="unknown tokens", kind="quality", token_based=True),
         _score(name="bleu_tokenised", title="tokenised BLEU"),
         _token_score(name="bleu_tutorial", title="tutorial BLEU"),
         _loss(name="training_loss", title="training loss"),
@@ -107,21 +100,11 @@ METRICS: dict[str, Metric] = {
         _count(name="parameters", title="parameters"),
         _count(name="epochs", title="epochs"),
         _count(name="updates", title="updates"),
-        _rate(
-            name="training_tokens_per_second",
-            title="training throughput",
-            digits=0,
-            unit="tokens/s",
-        ),
+        _rate(name="training_tokens_per_second", title="training throughput", digits=0, unit="tokens/s"),
         _seconds(name="epoch_seconds", title="one epoch"),
         _seconds(name="first_update_seconds", title="first update"),
         _seconds(name="validation_seconds", title="validation time"),
-        _rate(
-            name="decoding_sentences_per_second",
-            title="decoding throughput",
-            digits=1,
-            unit="sentences/s",
-        ),
+        _rate(name="decoding_sentences_per_second", title="decoding throughput", digits=1, unit="sentences/s"),
         _cost(name="peak_memory_bytes", title="peak memory", digits=0, unit="MiB", divisor=2.0**20),
         _seconds(name="total_seconds", title="whole run", digits=1, unit="minutes", divisor=60.0),
     )
@@ -141,13 +124,7 @@ SPEEDS = (
 )
 """The metrics that other work on the machine changes."""
 
-DEFAULT_COLUMNS = (
-    MAIN,
-    "test_perplexity",
-    "parameters",
-    "training_tokens_per_second",
-    "decoding_sentences_per_second",
-)
+DEFAULT_COLUMNS = (MAIN, "test_perplexity", "parameters", "training_tokens_per_second", "decoding_sentences_per_second")
 """The metrics that a leaderboard shows at first, if a run has them; other metrics are optional columns."""
 
 LEADERBOARD = {name: METRICS[name] for name in ("bleu_sacre", "chrf", "bleu_tutorial", "test_perplexity")}
@@ -158,8 +135,3 @@ ABLATION = {name: METRICS[name] for name in ("validation_loss", "test_perplexity
 
 COMPARISON = {name: metric for name, metric in METRICS.items() if name not in ("training_loss", "epochs", "updates")}
 """The metrics that `compare` shows."""
-
-
-def scale_of(name: str) -> Scale:
-    """Return the natural scale of a metric; the identity for a name that is not registered."""
-    return METRICS[name].scale if name in METRICS else IDENTITY

@@ -13,7 +13,7 @@ from harness.analysis import inference
 from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
-from harness.analysis.metric_registry import METRICS, scale_of
+from harness.analysis.metric_registry import METRICS
 from harness.storage.records import RunRecord
 
 MOST_SEEDS = 1000
@@ -40,8 +40,8 @@ class NoiseEstimate:
 
     Attributes:
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows; `seeds` that of seeds.
-        paired: Whether several rows share their seeds, so that the variance is that of paired differences.
+        rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
+        seeds: The number of seeds.
         with_sentences: Whether the variance that the test sentences add is known.
     """
 
@@ -50,7 +50,6 @@ class NoiseEstimate:
     rows: int
     seeds: int
     title: str
-    paired: bool
     with_sentences: bool
 
 
@@ -101,7 +100,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (rows_compared[index] for index in several)
     ]
-    sample = Sample.of(rows, metric_function(metric), scale_of(metric))
+    sample = Sample.of(rows, metric_function(metric), METRICS[metric].scale)
     prior = inference.prior(sample.natural)
     shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))
@@ -116,6 +115,5 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         rows=len(rows),
         seeds=len(common),
         title=table.title,
-        paired=len(rows) > 1,
         with_sentences=len(shared) > 1,
     )

@@ -82,11 +82,7 @@ class Side:
 
 
 def find(
-    names: Sequence[str],
-    results: Path,
-    *,
-    complain: Callable[[str], None],
-    records: Sequence[RunRecord] | None = None,
+    names: Sequence[str], results: Path, *, complain: Callable[[str], None], records: Sequence[RunRecord] | None = None
 ) -> tuple[Side, ...]:
     """Return the named sides; the others are compared with the first one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from harness.analysis import statistics
 from harness.analysis.effects import Difference
-from harness.analysis.evidence import Evidence, metric_function
+from harness.analysis.evidence import Evidence, sentence_sums
 from harness.analysis.metric_registry import MAIN
 from harness.analysis.scales import LOGIT, Reals
 from harness.analysis.selection import Side
@@ -42,7 +43,7 @@ class Subset:
 
     title: str
     size: int
-    scores: tuple[float | None, ...]
+    scores: tuple[float, ...]
     changes: tuple[Difference, ...]
 
 
@@ -60,12 +61,10 @@ class SubsetScores:
 
 def stored_sums(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[Counts] | None:
     """Return the sentence statistics of a score on each side, [n,N,K]; None if a run lacks them or shapes differ."""
-    arrays = [[(side.completed[seed].sentences or {}).get(name) for seed in seeds] for side in sides]
-    present = [[array for array in side if array is not None] for side in arrays]
-    complete = all(len(side) == len(seeds) for side in present)
-    if not seeds or not complete or len({array.shape for side in present for array in side}) > 1:
-        return None
-    return [np.stack(side) for side in present]
+    records = [[side.completed[seed].record for seed in seeds] for side in sides]
+    sums = [sentence_sums(runs, name, side.sentences) for runs, side in zip(records, sides, strict=True)]
+    stored = [array for array in sums if array is not None]
+    return stored if len(stored) == len(sides) and len({array.shape for array in stored}) == 1 else None
 
 
 def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts]) -> SubsetScores:
@@ -97,10 +96,7 @@ def by_rarest_word(
 
 
 def words(
-    sides: Sequence[Side],
-    seeds: Sequence[int],
-    references: Sequence[Sequence[str]],
-    frequencies: Mapping[str, int],
+    sides: Sequence[Side], seeds: Sequence[int], references: Sequence[Sequence[str]], frequencies: Mapping[str, int]
 ) -> SubsetScores | None:
     """Return the F1 of words by their training frequency; None if a translation is not stored.
 
@@ -161,17 +157,12 @@ def _f1(sums: Reals) -> Reals:
 
 
 def _sentence_subsets(
-    sides: Sequence[Side],
-    seeds: Sequence[int],
-    sums: Sequence[Counts],
-    masks: Mapping[str, npt.NDArray[np.bool_]],
+    sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], masks: Mapping[str, npt.NDArray[np.bool_]]
 ) -> tuple[Subset, ...]:
-    function = metric_function(MAIN)
-    assert function is not None
     subsets = [
         (title, int(mask.sum()), [array[:, mask] for array in sums]) for title, mask in masks.items() if mask.any()
     ]
-    return _subsets(sides, seeds, subsets, function)
+    return _subsets(sides, seeds, subsets, functools.partial(score_from_sums, MAIN))
 
 
 def _subsets(
@@ -181,14 +172,15 @@ def _subsets(
     metric: MetricFunction,
 ) -> tuple[Subset, ...]:
     """Return the scores of (title, size, statistics of each side); p-values are corrected for all of them together."""
-    scores: list[tuple[float | None, ...]] = []
+    scores: list[tuple[float, ...]] = []
     differences: list[Difference] = []
     for _, _, sums in subsets:
+        values = [metric(array.sum(axis=1, dtype=np.float64)).tolist() for array in sums]
         evidence = [
-            Evidence(side.letter, tuple(seeds), tuple(map(float, metric(array.sum(axis=1, dtype=np.float64)))), array)
-            for side, array in zip(sides, sums, strict=True)
+            Evidence(side.letter, tuple(seeds), tuple(by_seed), array)
+            for side, by_seed, array in zip(sides, values, sums, strict=True)
         ]
-        scores.append(tuple(_mean(row.values) for row in evidence))
+        scores.append(tuple(math.fsum(by_seed) / len(by_seed) for by_seed in values))
         differences += statistics.compare_rows(evidence, metric, base=sides[0].letter, scale=LOGIT).differences
     changes = statistics.with_holm(differences)
     width = len(sides) - 1
@@ -196,11 +188,6 @@ def _subsets(
         Subset(title, size, scores[index], tuple(changes[index * width : (index + 1) * width]))
         for index, (title, size, _) in enumerate(subsets)
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return math.fsum(measured) / len(measured) if measured else None
 
 
 # Single sentences and n-grams -----------------------------------------------------------------------------------------

@@ -44,22 +44,18 @@ def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
     return tuple(corrected)
 
 
-def randomisation_p(
-    sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], metric: MetricFunction, *, trials: int, seed: int
-) -> list[float]:
+def randomisation_p(sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], metric: MetricFunction) -> list[float]:
     """Return the p-values of paired approximate randomisation of pairs of single runs over the test sentences.
 
-    In each trial the statistics of every sentence change sides with probability 1/2. p = (c + 1) / (trials + 1) for c
-    trials whose difference is at least as far from 0 as the observed one. This is sacreBLEU's paired test "ar", with
-    the same trials for the same seed, except that ties count: a run against itself has p = 1. The p-value does not
+    In each trial the statistics of every sentence change sides with probability 1/2. p = (c + 1) / (`TRIALS` + 1) for
+    c trials whose difference is at least as far from 0 as the observed one. This is sacreBLEU's paired test "ar", with
+    the same trials for the same `SEED`, except that ties count: a run against itself has p = 1. The p-value does not
     cover other seeds.
 
     Args:
         sums: The statistics of one run per row, [V,N,K].
         pairs: The indices of two rows each.
         metric: Maps summed statistics to the metric.
-        trials: The number of trials.
-        seed: The seed of the random numbers.
 
     Source: Riezler and Maxwell 2005; sacreBLEU's `significance.py`.
     """
@@ -67,20 +63,18 @@ def randomisation_p(
     flat = np.asarray(sums, np.float64).transpose(1, 0, 2).reshape(sentences, -1)
     totals = flat.sum(axis=0).reshape(rows, width)
     observed = [abs(float(metric(totals[first]) - metric(totals[second]))) * _TIE for first, second in pairs]
-    counts, generator = np.zeros(len(pairs), int), np.random.default_rng(seed)
-    for chunk in _chunks(trials, max(flat.shape)):
+    counts, generator = np.zeros(len(pairs), int), np.random.default_rng(SEED)
+    for chunk in _chunks(TRIALS, max(flat.shape)):
         selected = generator.integers(2, size=(chunk.stop - chunk.start, sentences), dtype=bool)
         parts = (selected.astype(np.float64) @ flat).reshape(-1, rows, width)
         for index, (first, second) in enumerate(pairs):
             mixed = parts[:, first] + totals[second] - parts[:, second]
             differences = np.abs(metric(mixed) - metric(totals[first] + totals[second] - mixed))
             counts[index] += int((differences >= observed[index]).sum())
-    return [(int(count) + 1) / (trials + 1) for count in counts]
+    return [(int(count) + 1) / (TRIALS + 1) for count in counts]
 
 
-def bootstrap_sentences(
-    sums: Sequence[npt.NDArray[Any]], metric: MetricFunction, *, resamples: int, seed: int
-) -> Reals:
+def bootstrap_sentences(sums: Sequence[npt.NDArray[Any]], metric: MetricFunction) -> Reals:
     """Return the metric on bootstrap samples of the test sentences, the same samples for all rows and seeds.
 
     A sample is stored as the number of times that it holds each sentence, so that the sums of many samples are one
@@ -89,10 +83,10 @@ def bootstrap_sentences(
     Shapes: `sums` [n,N,K] for each row; the result [R,V,n].
     """
     seeds, sentences, width = sums[0].shape
-    times, values = _samples(sentences, resamples, seed), np.zeros((resamples, len(sums), seeds))
+    times, values = _samples(sentences, RESAMPLES, SEED), np.zeros((RESAMPLES, len(sums), seeds))
     for row, of_row in enumerate(sums):
         flat = np.asarray(of_row, np.float64).transpose(1, 0, 2).reshape(sentences, -1)
-        for chunk in _chunks(resamples, max(flat.shape)):
+        for chunk in _chunks(RESAMPLES, max(flat.shape)):
             values[chunk, row] = metric((times[chunk].astype(np.float64) @ flat).reshape(-1, seeds, width))
     return values
 

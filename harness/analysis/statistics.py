@@ -65,10 +65,7 @@ def compare_rows(
         raise ValueError(f"base={base!r}: the rows are {', '.join(labels)}")
     pairs = _pairs(labels, base)
     sample = Sample.of(evidence, metric, scale)
-    matrix = np.zeros((len(pairs), len(labels)))
-    for index, (first, second) in enumerate(pairs):
-        matrix[index, labels.index(first)], matrix[index, labels.index(second)] = 1.0, -1.0
-    effects = _effects(sample, [minus(*pair) for pair in pairs], matrix)
+    effects = _effects(sample, [(minus(first, second), {first: 1.0, second: -1.0}) for first, second in pairs])
     natural = sample.natural[sample.complete]
     level = float(np.median(natural.mean(axis=1))) if natural.size else math.nan
     return Comparisons(
@@ -113,12 +110,7 @@ def contrasts(
     Raises:
         ValueError: The rows differ in the number of test sentences.
     """
-    labels = [row.label for row in evidence]
-    matrix = np.zeros((len(weights), len(labels)))
-    for index, by_label in enumerate(weights.values()):
-        for label, weight in by_label.items():
-            matrix[index, labels.index(label)] = weight
-    return _effects(Sample.of(evidence, metric, scale), list(weights), matrix)
+    return _effects(Sample.of(evidence, metric, scale), list(weights.items()))
 
 
 def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY) -> Interval:
@@ -145,7 +137,8 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
     elif n >= LEAST_SEEDS:
         inferred = inference.infer(sample.natural, single, shared, moderate=False)
         half = float(inferred.half_width[0])
-    low, high = _numbers(scale.inverse(np.array([centre - half, centre + half])))
+    ends = scale.inverse(np.array([centre - half, centre + half]))
+    low, high = (float(end) if math.isfinite(end) else None for end in ends)
     return Interval(
         label=evidence.label,
         mean=float(sample.values.mean()),
@@ -222,47 +215,47 @@ def _moderation(sample: Sample) -> str:
     )
 
 
-def _effects(sample: Sample, names: Sequence[str], matrix: Reals) -> list[Effect]:
-    """Return the effect of each row of `matrix`, [P,V]: the weights of the rows of the sample."""
-    used, complete = matrix != 0, sample.complete
+def _effects(sample: Sample, weights: Sequence[tuple[str, Mapping[str, float]]]) -> list[Effect]:
+    """Return the effect of each weighted sum of rows, given its name and the weights of rows by label."""
+    labels = [row.label for row in sample.evidence]
+    matrix = np.zeros((len(weights), len(labels)))
+    for place, (_, by_label) in enumerate(weights):
+        for label, weight in by_label.items():
+            matrix[place, labels.index(label)] = weight
+    used, complete, n = matrix != 0, sample.complete, len(sample.seeds)
     is_complete = ~(used & ~complete).any(axis=1)
     has_sums = (~used | sample.has_sums).all(axis=1)
-    n = len(sample.seeds)
     effects = [
-        Effect(label=name, n=n, remark="" if is_complete[index] else sample.why_empty(used[index]))
-        for index, name in enumerate(names)
+        Effect(label=name, n=n, remark="" if is_complete[place] else sample.why_empty(used[place]))
+        for place, (name, _) in enumerate(weights)
     ]
-    tested = np.flatnonzero(is_complete)
-    if len(tested):
-        for index, effect in zip(tested, _untested(sample, matrix[tested], has_sums[tested]), strict=True):
-            effects[index] = replace(effect, label=effects[index].label)
-    if len(tested) and n >= LEAST_SEEDS:
-        with_sums = np.where(has_sums[tested][:, None], matrix[tested][:, complete], 0.0)
+    known = np.flatnonzero(is_complete)
+    if not len(known):
+        return effects
+    of_known, levels = matrix[known], _levels(sample, matrix[known])
+    fields = _estimates(sample, of_known, has_sums[known], levels)
+    if n >= LEAST_SEEDS:
+        with_sums = np.where(has_sums[known][:, None], of_known[:, complete], 0.0)
         of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
-        inferred = inference.infer(sample.natural[complete], matrix[tested][:, complete], of_sentences)
-        tests = _tests(sample, inferred, _levels(sample, matrix[tested]))
-        for index, test in zip(tested, tests, strict=True):
-            effects[index] = replace(effects[index], **test)
-    elif len(tested) and n == 1:
-        for position, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
-            effects[position] = replace(effects[position], tested="sentences", p=p)
+        inferred = inference.infer(sample.natural[complete], of_known[:, complete], of_sentences)
+        tests = _tests(sample, inferred, levels)
+        fields = [estimate | test for estimate, test in zip(fields, tests, strict=True)]
+    for index, of_effect in zip(known, fields, strict=True):
+        effects[index] = replace(effects[index], **of_effect)
+    if n == 1:
+        for place, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
+            effects[place] = replace(effects[place], tested="sentences", p=p)
     return with_holm(effects)
 
 
-def _untested(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -> list[Effect]:
-    """Return effects without their tests: the estimate and the value of each seed, in the units of the metric."""
+def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_], levels: Reals) -> list[dict[str, Any]]:
+    """Return the mean of each effect, in the units of the metric, its value at each seed, and what it can cover."""
     n, complete = len(sample.seeds), sample.complete[:, None]
     natural = inference.seed_values(np.where(complete, sample.natural, 0.0), matrix)
     values = inference.seed_values(np.where(complete, sample.values, 0.0), matrix)
-    means = sample.scale.shown(natural.mean(axis=1), _levels(sample, matrix))
+    means = sample.scale.shown(natural.mean(axis=1), levels)
     return [
-        Effect(
-            label="",
-            mean=float(mean),
-            n=n,
-            basis=_basis(n, bool(with_sums)),
-            values=tuple(map(float, by_seed)),
-        )
+        {"mean": float(mean), "basis": _basis(n, bool(with_sums)), "values": tuple(map(float, by_seed))}
         for mean, by_seed, with_sums in zip(means, values, has_sums, strict=True)
     ]
 
@@ -305,10 +298,7 @@ def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]
     rows = sorted({row for pair in pairs.values() for row in pair})
     sums = np.stack([evidence.sums[0] for row in rows if (evidence := sample.evidence[row]).sums is not None])
     indices = [(rows.index(first), rows.index(second)) for first, second in pairs.values()]
-    p_values = significance.randomisation_p(
-        sums, indices, sample.metric, trials=significance.TRIALS, seed=significance.SEED
-    )
-    return dict(zip(pairs, p_values, strict=True))
+    return dict(zip(pairs, significance.randomisation_p(sums, indices, sample.metric), strict=True))
 
 
 def _basis(n: int, has_sums: bool) -> Basis:
@@ -316,8 +306,3 @@ def _basis(n: int, has_sums: bool) -> Basis:
     if n > 2:
         return "seeds and sentences" if has_sums else "seeds"
     return "sentences" if has_sums and n < 2 else "nothing"
-
-
-def _numbers(values: Reals) -> tuple[float | None, ...]:
-    """Return floats, with None for values that are not finite."""
-    return tuple(float(value) if math.isfinite(value) else None for value in values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,7 +79,8 @@ def expected(split: Split, training: Training, *, seed: int, updates: Collection
     result = Expected(updates_per_epoch=len(_epoch(lengths, training, seed, 0)))
     targets = ([ids[:-1] for ids in split.target], [ids[1:] for ids in split.target])
     parts = [_Sentences(side) for side in (split.source, *targets)]
-    batches, marks = _batches(lengths, training, seed, max(updates)), {*MARKS, *updates}
+    epochs = (_epoch(lengths, training, seed, epoch) for epoch in itertools.count())
+    batches, marks = itertools.islice(itertools.chain.from_iterable(epochs), max(updates)), {*MARKS, *updates}
     hashed, tokens, number, total = hashlib.sha256(), [], 0, 0
     source_tokens = source_ids = target_ids = 0
     while block := list(itertools.islice(batches, BLOCK)):
@@ -101,12 +102,6 @@ def expected(split: Split, training: Training, *, seed: int, updates: Collection
         "most_update_tokens": max(tokens),
     }
     return result
-
-
-def _batches(lengths: Lengths, training: Training, seed: int, last: int) -> Iterator[list[int]]:
-    """Yield the rows of each of the first `last` batches."""
-    epochs = (_epoch(lengths, training, seed, epoch) for epoch in itertools.count())
-    return itertools.islice(itertools.chain.from_iterable(epochs), last)
 
 
 def _epoch(lengths: Lengths, training: Training, seed: int, epoch: int) -> list[list[int]]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from harness.audit.messages import unequal
-from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless, unequal
 from harness.data import multi30k
 from harness.storage.records import RunRecord
 

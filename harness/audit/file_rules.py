@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.analysis.evidence import bleu_of_order
-from harness.audit.messages import unequal
 from harness.audit.record_rules import differing_tensors, kept_digest, tensor_shapes
-from harness.audit.run_folder import Skipped, StoredRun, skip_unless
+from harness.audit.run_folder import Skipped, StoredRun, skip_unless, unequal
 from harness.data.batch_digest import weights_digest
 from harness.evaluation.metrics import (
     ORDERS,

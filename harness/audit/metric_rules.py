@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from harness.analysis.grouping import CURVE
-from harness.audit.messages import ROUNDING, unequal
 from harness.audit.record_rules import updates_per_epoch
-from harness.audit.run_folder import NO_EPOCH, StoredRun, skip_unless
+from harness.audit.run_folder import NO_EPOCH, ROUNDING, StoredRun, skip_unless, unequal
 from harness.evaluation.metrics import ORDERS, perplexity
 from harness.storage.records import RunRecord
 from harness.text import count, first_few

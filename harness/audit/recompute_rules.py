@@ -12,9 +12,8 @@ import numpy as np
 from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import SUMS
-from harness.audit.messages import unequal
 from harness.audit.record_rules import RMS, SIZES_OF_RUNS, Shapes, tensor_shapes, vocabulary_sizes
-from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless, unequal
 from harness.experiments.serialization import canonical_json
 from harness.processes import machine
 from harness.storage import run_store

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.analysis.fairness import DIGESTS
 from harness.analysis.grouping import CURVE
-from harness.audit.messages import unequal
-from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, UNREADABLE, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, UNREADABLE, StoredRun, skip_unless, unequal
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
 from harness.storage import run_store
 from harness.storage.records import RunRecord

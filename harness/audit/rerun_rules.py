@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.audit.messages import unequal
 from harness.audit.rules import AuditReport, Rule, apply_rules
-from harness.audit.run_folder import AuditContext, Skipped, StoredRun, read, skip_unless
+from harness.audit.run_folder import AuditContext, Skipped, StoredRun, read, skip_unless, unequal
 from harness.data.batch_digest import WEIGHTS_MARK
 from harness.experiments.serialization import to_json
 from harness.processes import json_process
@@ -68,7 +67,8 @@ def add(
         raise ValueError("--rerun: no completed run of a built-in recipe is among the runs")
     reruns = []
     for run in sorted(random.Random(seed).sample(runs, min(number, len(runs))), key=lambda run: run.name):
-        updates = _updates(run.record, whole_epoch=whole_epoch)
+        first, last = run.record.curve[0].updates, run.record.curve[-1].updates
+        updates = max(1, first if whole_epoch else min(WEIGHTS_MARK, last))
         log(f"{run.name}: training its first {updates} updates again")
         reruns.append((run.name, str(run.folder), _rerun(run, updates)))
     outcomes = apply_rules([rule for rule in RULES if whole_epoch or rule.check is not loss], reruns)
@@ -117,11 +117,6 @@ def _can_be_trained(run: StoredRun) -> bool:
     if record is None or record.status not in run_store.FINISHED:
         return False
     return bool(record.curve) and record.spec.recipe is not None
-
-
-def _updates(record: RunRecord, *, whole_epoch: bool) -> int:
-    epoch = record.curve[0].updates
-    return max(1, epoch if whole_epoch else min(WEIGHTS_MARK, record.curve[-1].updates))
 
 
 def _differences(record: RunRecord, current: dict[str, Any]) -> str:

@@ -31,6 +31,9 @@ from harness.text import count, first_few
 
 End = Literal["ok", "fail", "warn", "n/a"]
 
+SHOWN_FINDINGS = 3
+"""The number of findings that the line of a rule shows."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -140,17 +143,22 @@ class RuleOutcome:
     """The result of a rule.
 
     Attributes:
-        end: How it ended; "n/a" if the rule was skipped everywhere.
         applied: The number of runs or tables it was applied to.
         findings: Its faults.
         skips: The number of skipped runs or tables by reason.
     """
 
     rule: Rule
-    end: End
     applied: int
     findings: tuple[Finding, ...]
     skips: dict[str, int]
+
+    @property
+    def end(self) -> End:
+        """How it ended; "n/a" if the rule was skipped everywhere."""
+        if self.findings:
+            return "warn" if self.rule in WARNINGS else "fail"
+        return "ok" if self.applied else "n/a"
 
 
 @dataclass(frozen=True)
@@ -283,27 +291,24 @@ def apply_rules(rules: Sequence[Rule], subjects: Iterable[tuple[str, str, Any]])
                 lines = [" ".join(str(error).split()).replace(f"{folder}/", "")]
             applied[index] += 1
             findings[index] += [Finding(where, line) for line in lines]
-    return [_outcome(*parts) for parts in zip(rules, applied, findings, skips, strict=True)]
+    return [
+        RuleOutcome(rule, times, tuple(found), dict(reasons))
+        for rule, times, found, reasons in zip(rules, applied, findings, skips, strict=True)
+    ]
 
 
-def _outcome(rule: Rule, applied: int, findings: Sequence[Finding], skips: dict[str, int]) -> RuleOutcome:
-    fault: End = "warn" if rule in WARNINGS else "fail"
-    end: End = fault if findings else "ok" if applied else "n/a"
-    return RuleOutcome(rule, end, applied, tuple(findings), dict(skips))
-
-
-def failures(report: AuditReport, *, most: int = 3) -> list[str]:
+def failures(report: AuditReport) -> list[str]:
     """Return a line for each failing rule: its code, its name, and its first faults."""
     return [
-        f"{outcome.rule.code} {outcome.rule.name}: {summary(list(map(str, outcome.findings)), most)}"
+        f"{outcome.rule.code} {outcome.rule.name}: {summary(list(map(str, outcome.findings)))}"
         for outcome in report.failed
     ]
 
 
-def summary(lines: Sequence[str], most: int) -> str:
+def summary(lines: Sequence[str]) -> str:
     """Return the first lines, and the number of the others."""
-    more = f"; and {len(lines) - most} more" if len(lines) > most else ""
-    return "; ".join(lines[:most]) + more
+    more = f"; and {len(lines) - SHOWN_FINDINGS} more" if len(lines) > SHOWN_FINDINGS else ""
+    return "; ".join(lines[:SHOWN_FINDINGS]) + more
 
 
 def _names(outcomes: Sequence[RuleOutcome]) -> str:

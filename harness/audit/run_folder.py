@@ -1,7 +1,8 @@
-"""A stored run as the rules see it, and the values that several rules share."""
+"""A stored run as the rules see it, and what several rules share: computed values, and the wording of faults."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +23,9 @@ UNREADABLE = "the record cannot be read"
 Seal = Literal["missing", "wrong", "right"]
 T = TypeVar("T")
 
+ROUNDING = 1e-6
+"""Relative tolerance between two computations of the same number."""
+
 
 class Skipped(Exception):
     """A rule does not apply to a run or a table, for this reason; neither a pass nor a fault."""
@@ -32,6 +36,19 @@ def skip_unless(value: T | None, reason: str) -> T:
     if not value:
         raise Skipped(reason)
     return value
+
+
+def unequal(name: str, recorded: Any, expected: Any, source: str, tolerance: float = ROUNDING) -> Iterator[str]:
+    """Yield a fault if a recorded value is not the expected one; `source` says where the expected one comes from.
+
+    Floats may differ by `tolerance`, relative to the larger.
+    """
+    if isinstance(recorded, float) and isinstance(expected, float):
+        is_equal = math.isclose(recorded, expected, rel_tol=tolerance, abs_tol=1e-9)
+    else:
+        is_equal = bool(recorded == expected)
+    if not is_equal:
+        yield f"{name}={brief(recorded)}, expected {brief(expected)} ({source})"
 
 
 @dataclass
@@ -125,10 +142,8 @@ class StoredRun:
         digest = self.completed.fingerprints.get("sentences")
         if digest is None:
             raise ValueError(f"the record has no digest of {run_store.SENTENCES}")
-        if run_store.has(self.results, self.name, run_store.SENTENCES) and self.digest(run_store.SENTENCES) != digest:
-            raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
         path = self.folder / run_store.SENTENCES
-        return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name))
+        return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name, digest))
 
     @property
     def checked_sentences(self) -> Arrays:
@@ -159,7 +174,9 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
         record = record_from_json({name: value for name, value in raw.items() if name != files.SEAL})
     except (ValueError, TypeError) as error:
         return replace(stored, misfits=(str(error),))
-    wrong = tuple(_misfits(record))
+    numbers = [*record.sizes.items(), *record.speed.items()]  # the rules rely on these being at least 0
+    negative = [f"{name}={number!r}: expected a number of at least 0" for name, number in numbers if number < 0]
+    wrong = (*misfits(record), *negative)
     required = [part.name for part in fields(RunRecord) if part.name not in LATER_FIELDS]
     missing = tuple(f"record.{part}: missing" for part in required if part not in raw)
     return replace(stored, parsed=None if wrong else record, misfits=wrong + missing)
@@ -189,11 +206,3 @@ def run_names(results: Path) -> list[str]:
 def is_running(results: Path, name: str) -> bool:
     """Return whether a process trains a run that has no record yet."""
     return not os.path.lexists(run_store.run_folder(results, name) / run_store.RECORD) and locks.is_held(results, name)
-
-
-def _misfits(record: RunRecord) -> Iterator[str]:
-    """Yield errors in the untyped parts of a record, on which rules rely."""
-    yield from misfits(record)
-    for name, number in [*record.sizes.items(), *record.speed.items()]:
-        if number < 0:
-            yield f"{name}={number!r}: expected a number of at least 0"

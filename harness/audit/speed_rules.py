@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterator
 from datetime import datetime
 
-from harness.audit.messages import ROUNDING, unequal
 from harness.audit.record_rules import updates_per_epoch
-from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_STARTED, ROUNDING, StoredRun, skip_unless, unequal
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 

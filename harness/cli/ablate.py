@@ -203,10 +203,10 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     if not sweep.any_completed(records, arguments.results):
         return
     from harness.analysis.ablation import analyse
-    from harness.analysis.evidence import stored_sentences
     from harness.reporting import ablation_report, render_text
+    from harness.storage.stored_files import StoredFiles
 
-    analysis = analyse(records, stored_sentences(arguments.results), base=base)
+    analysis = analyse(records, StoredFiles(arguments.results).sentences, base=base)
     failures = report_writing.check_records(arguments.results, records) if analysis.studies else []
     texts = report_writing.shown_texts(records, arguments.results)
     report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)

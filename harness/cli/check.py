@@ -15,9 +15,6 @@ from harness.text import count, did_you_mean, short_line
 if TYPE_CHECKING:
     from harness.audit.rules import AuditReport, RuleOutcome
 
-SHOWN_FINDINGS = 3
-"""The number of findings that the line of a rule shows; --json shows all."""
-
 LIMITS = """\
 No inspection of records can detect figures that were invented consistently with each other (losses, times, the name of
 the machine or of the commit), a run that was repeated until its result was good, or seeds that were left out. --rerun N
@@ -143,7 +140,7 @@ def _line(outcome: RuleOutcome) -> str:
     if outcome.end == "ok":
         return f"{head} ok ({count(outcome.applied, unit)}{'; ' * bool(reasons)}{reasons})"
     word = "FAIL" if outcome.end == "fail" else "warning"
-    return f"{head} {word}: {summary([plain(str(finding)) for finding in outcome.findings], SHOWN_FINDINGS)}"
+    return f"{head} {word}: {summary([plain(str(finding)) for finding in outcome.findings])}"
 
 
 def _json(report: AuditReport) -> dict[str, Any]:

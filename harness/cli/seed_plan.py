@@ -17,6 +17,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.progress import duration
 from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
@@ -72,13 +73,14 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     Raises:
         ValueError: No runs with two seeds or more show the noise, or the difference is out of range.
     """
-    from harness.analysis.metric_registry import LEADERBOARD, scale_of
+    from harness.analysis.metric_registry import LEADERBOARD
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
 
     single = list({spec.id: spec for spec in (replace(spec, seed=0) for spec in specs)}.values())
     runs = _pilot_runs(single, goal.metric, arguments.results)
     noise, level = runs.estimate.noise, runs.estimate.level
-    metric, scale = LEADERBOARD[goal.metric], scale_of(goal.metric)
+    metric = LEADERBOARD[goal.metric]
+    scale = metric.scale
     rows = max(2, *Counter(spec.budget for spec in single).values())
     comparisons = rows * (rows - 1) // 2
     difference = scale.natural(goal.difference, level)
@@ -110,19 +112,18 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then that with
     most degrees of freedom.
     """
-    from harness.analysis.evidence import stored_sentences
     from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
     records = run_store.records(results, complain=warn)
     of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
-    estimate = estimate_noise(of_plan, metric, stored_sentences(results))
+    estimate = estimate_noise(of_plan, metric, StoredFiles(results).sentences)
     if estimate is not None:
         return PilotRuns(estimate, of_plan, f"the runs of this plan in {results}")
     published = []
     for folder in sorted({path.parents[1] for path in PUBLISHED.rglob(run_store.RECORD)}):
         records = run_store.records(folder, complain=warn)
-        estimate = estimate_noise(records, metric, stored_sentences(folder))
+        estimate = estimate_noise(records, metric, StoredFiles(folder).sentences)
         if estimate is not None:
             published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
     if not published:
@@ -162,19 +163,20 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
-    from harness.analysis.metric_registry import LEADERBOARD, scale_of
+    from harness.analysis.metric_registry import LEADERBOARD
 
-    metric, scale, estimate = LEADERBOARD[metric_name], scale_of(metric_name), runs.estimate
+    metric, estimate = LEADERBOARD[metric_name], runs.estimate
+    scale = metric.scale
     middle = scale.forward(estimate.level)
     digits = metric.digits
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))
-    beside = " beside the other rows of its seed" if estimate.paired else ""
+    beside = " beside the other rows of its seed" if estimate.rows > 1 else ""
     lines = [
         f"Noise: from {runs.source}: {estimate.title}, {count(estimate.rows, 'row')} over {estimate.seeds} seeds; "
         f"the standard deviation of a run over seeds{beside} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
         f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
-    if not estimate.paired:
+    if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:
         error = float(scale.shown(math.sqrt(estimate.noise.sentence_variance), middle))

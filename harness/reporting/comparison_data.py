@@ -22,8 +22,8 @@ def to_json(comparison: Comparison) -> str:
     value = {
         "schema": SCHEMA,
         "sides": [_side(side) for side in comparison.sides],
-        "allowed": [{"name": item.name, "values": item.values} for item in comparison.allowed],
-        "settings": [asdict(setting) for setting in comparison.settings],
+        "allowed": [{"name": item.name, "values": item.sides} for item in comparison.allowed],
+        "settings": [{"name": name, "values": values} for name, values in comparison.settings.items()],
         "metrics": [_metric(metric) for metric in comparison.metrics],
         "seeds_of_sentences": comparison.seeds,
         "parts": [_part(subsets) for subsets in comparison.parts],

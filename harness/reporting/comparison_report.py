@@ -59,7 +59,7 @@ def _side(side: Side) -> str:
 
 def _warnings(comparison: Comparison) -> list[str]:
     lines = [
-        *(f"Allowed difference: {item.name}: {item.values}." for item in comparison.allowed),
+        *(f"Allowed difference: {item.name}: {item.sides}." for item in comparison.allowed),
         *(f"Note: {note}" for note in record_notes(record for side in comparison.sides for record in side.records)),
         *(f"Did not complete: {line}." for line in comparison.lost),
         *comparison.remarks,
@@ -110,7 +110,7 @@ def _settings(comparison: Comparison) -> list[Block]:
     if not comparison.settings:
         return [title, Items(("None, apart from the seed.",))]
     letters = [side.letter for side in comparison.sides]
-    rows = tuple((setting.name, *setting.values) for setting in comparison.settings)
+    rows = tuple((name, *values) for name, values in comparison.settings.items())
     return [title, Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
 
 

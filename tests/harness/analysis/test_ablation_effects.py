@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,10 +40,6 @@ from harness.reporting import ablation_findings
 from harness.reporting.ablation_tables import field_rows
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS, RECIPES
-
-
-def recipe_of(record: RunRecord) -> Any:
-    return record.spec.recipe
 
 
 def test_effect_interval_and_p_value() -> None:
@@ -87,7 +82,6 @@ def test_field_with_the_largest_effect_ranks_first() -> None:
 
 def test_additive_losses_have_main_effects_and_no_interactions() -> None:
     factorial = analysed(runs(FACTORS, additive)).studies[0].factorial
-    assert factorial is not None
     assert factorial.fields == ("positions", "norm", "activation")
     assert (factorial.combinations, factorial.missing, factorial.left_out) == (8, (), ())
     for field, (_, level) in FACTORS.items():
@@ -118,9 +112,8 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
 
     records = runs(FACTORS, loss)
     factorial = analysed(records).studies[0].factorial
-    assert factorial is not None
     losses = {
-        (recipe_of(record).positions, recipe_of(record).norm, recipe_of(record).activation, record.spec.seed): (
+        (record.spec.recipe.positions, record.spec.recipe.norm, record.spec.recipe.activation, record.spec.seed): (
             record.curve[-1].validation_loss or 0.0
         )
         for record in records
@@ -138,7 +131,6 @@ def test_interactions_are_averaged_over_the_other_field() -> None:
     effect = pairs["positions=none with norm=rms"]
     assert effect.mean == pytest.approx(np.mean(by_seed))
     assert effect.mean == pytest.approx(0.4 + 0.2 / 2, abs=0.03)
-    assert effect.p is not None
     assert effect.p < stats.ttest_1samp(by_seed, 0).pvalue, "8 rows estimate the variance together"
     assert effect.contrast.combinations == 2
     assert effect.significant
@@ -152,7 +144,7 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
     records = runs(choices, lambda levels, seed: 2 + 0.3 * (levels["positions"] == "none") + noise(levels, seed))
 
     def is_at(record: RunRecord, positions: str, norm: str) -> bool:
-        return (recipe_of(record).positions, recipe_of(record).norm) == (positions, norm)
+        return (record.spec.recipe.positions, record.spec.recipe.norm) == (positions, norm)
 
     incomplete = [
         not_completed(record) if is_at(record, "none", "rms") and record.spec.seed == 1 else record
@@ -160,7 +152,6 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
         if not is_at(record, "rotary", "rms")
     ]
     factorial = analysed(incomplete).studies[0].factorial
-    assert factorial is not None
     assert factorial.missing == ("positions=rotary, norm=rms",)
     assert factorial.left_out == ("positions=none, norm=rms",)
     effect = effect_of(factorial.main, "positions", "none")
@@ -173,7 +164,7 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
 
 def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
     records = [
-        not_completed(record) if record.spec.seed == 2 and recipe_of(record).activation == "gelu" else record
+        not_completed(record) if record.spec.seed == 2 and record.spec.recipe.activation == "gelu" else record
         for record in runs(ACTIVATIONS, by_activation)
     ]
     analysis = analysed(records)
@@ -194,7 +185,7 @@ def test_missing_seed_of_one_recipe_does_not_affect_others() -> None:
     records = [
         record
         for record in runs(ACTIVATIONS, by_activation)
-        if not (record.spec.seed == 2 and recipe_of(record).activation == "tanh")
+        if not (record.spec.seed == 2 and record.spec.recipe.activation == "tanh")
     ]
     analysis = analysed(records)
     study = analysis.studies[0]
@@ -242,7 +233,7 @@ def test_stored_sentences_widen_the_interval_of_a_score() -> None:
     sentences = {}
     records = runs(ACTIVATIONS, by_activation)
     for number, record in enumerate(records):
-        activation = recipe_of(record).activation
+        activation = record.spec.recipe.activation
         level = 1.5 + LOSS_CHANGES[activation][record.spec.seed]
         nats = (
             tokens * level + np.random.default_rng(number).normal(size=200) + harder_for_tanh * (activation == "tanh")

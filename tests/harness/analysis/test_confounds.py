@@ -115,7 +115,6 @@ def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkey
     settings = spec("learned_positions", replace(TINY, positions="sinusoidal", embedding_init="width"), updates=2)
     trained = train.run(settings, results)
     prepared = prepare(settings.data)
-    assert settings.recipe is not None
     initial = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), 0)
     assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, initial)
     assert not check(results).failed
@@ -159,7 +158,6 @@ def test_studies_runs_with_one_batching_that_differ_are_not_comparable(
 ) -> None:
     records = grid({**BATCHINGS, "norm": ("layernorm", "rms")})
     factorial = analysed(records).studies[0].factorial
-    assert factorial is not None
     assert (factorial.fields, factorial.missing) == (("norm", "batching"), ())
     changed = run({"batching": batching, "norm": "rms"}, 1)
     changed = replace(changed, fingerprints={**changed.fingerprints, **change}) if change else with_updates(changed, 60)

@@ -103,7 +103,6 @@ def test_operations_of_unusable_sizes_are_unknown(lost: dict[str, float]) -> Non
 
 def test_epoch_operations_are_six_per_kernel_weight_and_token() -> None:
     run_record = record("learned_positions")
-    assert run_record.spec.recipe is not None
     shapes = weights.shapes(run_record.spec.recipe, 7_853, 5_893)
     kernels = sum(math.prod(shape) for name, shape in shapes.items() if name.endswith(".kernel"))
     assert epoch_operations(run_record) == 6 * kernels * 400_000

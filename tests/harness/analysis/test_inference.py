@@ -28,22 +28,6 @@ def table(rows: int, seeds: int, seed: int = 0, scales: Array | float = 1.0) -> 
 # Formulas -------------------------------------------------------------------------------------------------------------
 
 
-def test_infer_sentence_variance_adds_variance_and_degrees() -> None:
-    values = table(2, 4)
-    without, with_sentences = infer(values, PAIR), infer(values, PAIR, np.array([0.5]))
-    total = without.standard_error**2 + 0.5
-    assert with_sentences.standard_error == pytest.approx(np.sqrt(total))
-    assert with_sentences.degrees == pytest.approx(3 * (total / without.standard_error**2) ** 1.2)
-    assert with_sentences.above_zero == pytest.approx(without.above_zero), "a new seed has the same test sentences"
-
-
-def test_above_zero_is_students_prediction() -> None:
-    values = table(2, 5)
-    differences = values[0] - values[1]
-    expected = scipy.stats.t.cdf(differences.mean() / (differences.std(ddof=1) * math.sqrt(1 + 1 / 5)), 4)
-    assert infer(values, PAIR).above_zero == pytest.approx(expected)
-
-
 def test_above_zero_is_calibrated() -> None:
     generator = np.random.default_rng(0)
     values = generator.standard_normal((20_000, 2, 6)) + generator.normal(0, 4.0, (20_000, 2, 1))

@@ -39,11 +39,9 @@ def test_detectable_with_combines_the_variances_of_four_seeds_and_of_sentences(r
 def test_seeds_needed_is_the_smallest_number_that_detects_the_difference() -> None:
     noise = DifferenceNoise(run_variance=0.3**2, degrees=12, sentence_variance=0.1**2)
     seeds = seeds_needed(noise, 0.6, 7, 21)
-    assert seeds is not None
     assert seeds > 3
     assert detectable_with(noise, seeds, 7, 21) <= 0.6 < detectable_with(noise, seeds - 1, 7, 21)
     more = seeds_needed(upper_bound(noise), 0.6, 7, 21)
-    assert more is not None
     assert more > seeds
     assert seeds_needed(noise, 0.2, 7, 21) is None, "the sentence variance alone is too large"
 
@@ -59,7 +57,6 @@ def test_noise_of_perplexities_leaves_out_a_row_with_another_vocabulary() -> Non
     assert expected is not None
     assert actual == expected
     with_all = estimate_noise(alike + other, "bleu_sacre", no_sentences)
-    assert with_all is not None
     assert with_all.rows == 3
 
 
@@ -67,7 +64,6 @@ def test_noise_is_that_of_the_seeds_without_a_diverged_run() -> None:
     records = [record(variant, seed) for variant in ("learned_positions", "paper") for seed in range(4)]
     lost = [replace(run, status="diverged", scores={}) if run is records[-1] else run for run in records]
     estimate = estimate_noise(lost, "bleu_sacre", no_sentences)
-    assert estimate is not None
     assert estimate.seeds == 3
     assert estimate == estimate_noise([run for run in records if run.spec.seed < 3], "bleu_sacre", no_sentences)
 
@@ -81,7 +77,6 @@ def test_noise_is_that_of_the_table_with_most_degrees_of_freedom(larger: str) ->
         for seed in range(5 if budget == larger else 2)
     ]
     estimate = estimate_noise(records, "bleu_sacre", no_sentences)
-    assert estimate is not None
     assert (estimate.seeds, estimate.noise.degrees) == (5, 4)
 
 
@@ -98,7 +93,6 @@ def no_sentences(run: RunRecord) -> dict[str, np.ndarray]:
 def test_seeds_needed_find_the_difference_in_a_simulation() -> None:
     rows, generator = 5, np.random.default_rng(0)
     seeds = seeds_needed(DifferenceNoise(1.0, 100, 0.0), 2.0, rows, 1)
-    assert seeds is not None
     values = generator.standard_normal((4000, rows, seeds))
     values[:, 0] += 2.0
     p = infer(values, all_pairs(rows)[:1]).p

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 def test_random_draws_in_chunks_are_those_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.random.default_rng(0).integers(1, 9, (2, 3, 50, 2)).astype(float)
-    bootstrap = partial(significance.bootstrap_sentences, sums, mean, resamples=100, seed=3)
-    randomise = partial(significance.randomisation_p, sums[:, 0], [(0, 1)], mean, trials=1000, seed=3)
+    bootstrap = partial(significance.bootstrap_sentences, sums, mean)
+    randomise = partial(significance.randomisation_p, sums[:, 0], [(0, 1)], mean)
     resampled, p_values = bootstrap(), randomise()
     monkeypatch.setattr(significance, "_CHUNK", 33 * 50)
     assert np.array_equal(bootstrap(), resampled)
@@ -31,9 +31,8 @@ def test_random_draws_in_chunks_are_those_of_one_call(monkeypatch: pytest.Monkey
 def test_bootstrap_sentences_are_the_same_samples_for_all_rows_and_seeds() -> None:
     of_run = np.random.default_rng(0).integers(1, 9, (1, 50, 2)).astype(float)
     other = of_run + 1.0
-    resampled = significance.bootstrap_sentences(
-        [np.concatenate([of_run, of_run]), np.concatenate([other, of_run])], mean, resamples=20, seed=3
-    )
+    rows = [np.concatenate([of_run, of_run]), np.concatenate([other, of_run])]
+    resampled = significance.bootstrap_sentences(rows, mean)
     assert len(np.unique(resampled[:, 0, 0])) > 10
     for row, seed in ((0, 1), (1, 1)):
         assert np.array_equal(resampled[:, row, seed], resampled[:, 0, 0])
@@ -47,7 +46,9 @@ def test_shared_covariance_is_the_mean_of_all_pairs_of_different_seeds(seeds: in
     assert significance.shared_covariance(resampled) == pytest.approx(np.mean(covariances, axis=0))
 
 
-def test_randomisation_p_is_that_of_sacrebleu() -> None:
+def test_randomisation_p_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(significance, "TRIALS", 2000)
+    monkeypatch.setattr(significance, "SEED", 12345)
     generator = np.random.default_rng(7)
     words = [f"w{number}" for number in range(30)]
     references = [[str(word) for word in generator.choice(words, 12)] for _ in range(80)]
@@ -66,7 +67,7 @@ def test_randomisation_p_is_that_of_sacrebleu() -> None:
     ]
     counts = [result.statistics["bleu_sacre"] for result in scores]
     metric = partial(metrics.score_from_sums, "bleu_sacre")
-    (p,) = significance.randomisation_p(np.stack(counts), [(0, 1)], metric, trials=2000, seed=12345)
+    (p,) = significance.randomisation_p(np.stack(counts), [(0, 1)], metric)
     systems_by_name, bleu = list(zip("AB", texts, strict=True)), BLEU(lowercase=True)
     paired = PairedTest(systems_by_name, {"BLEU": bleu}, [reference_texts], test_type="ar", n_samples=2000)
     assert 0.01 < p < 0.9
@@ -75,7 +76,7 @@ def test_randomisation_p_is_that_of_sacrebleu() -> None:
 
 def test_randomisation_p_of_a_run_against_itself_is_1() -> None:
     sums = np.ones((1, 30, 2)).repeat(2, axis=0)
-    assert significance.randomisation_p(sums, [(0, 1)], mean, trials=99, seed=0) == [1.0]
+    assert significance.randomisation_p(sums, [(0, 1)], mean) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -35,27 +35,11 @@ def assert_same(difference: Difference, expected: Difference) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(tables)
-def test_compare_rows_reversed_difference_is_the_negative(evidence: list[Evidence]) -> None:
-    forward, backward = (compare_rows(order, mean) for order in (evidence, evidence[::-1]))
-    for difference in forward.differences:
-        assert_same(backward.between(difference.first, difference.second), difference)
-        opposite = backward.between(difference.second, difference.first)
-        assert opposite.label.split() == [difference.second, "\N{MINUS SIGN}", difference.first]
-        assert difference.mean is not None
-        assert opposite.mean == close(-difference.mean)
-        assert opposite.values == pytest.approx([-value for value in difference.values])
-        if difference.above_zero is not None:
-            assert opposite.above_zero == pytest.approx(1 - difference.above_zero)
-
-
-@settings(max_examples=40, deadline=None)
 @given(tables, st.floats(-50, 50))
 def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
     evidence: list[Evidence], shift: float
 ) -> None:
     first = evidence[0]
-    assert first.sums is not None
     shifted = row(first.label, first.sums[..., 0] + shift)
     before, after = (compare_rows([base, *evidence[1:]], mean) for base in (first, shifted))
     for difference, moved in zip(before.differences, after.differences, strict=True):
@@ -68,13 +52,19 @@ def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
 
 @settings(max_examples=40, deadline=None)
 @given(tables, st.randoms(use_true_random=False))
-def test_compare_rows_order_of_rows_does_not_matter(evidence: list[Evidence], random: Any) -> None:
+def test_compare_rows_order_of_rows_changes_at_most_signs(evidence: list[Evidence], random: Any) -> None:
     shuffled = random.sample(evidence, len(evidence))
     ordered, unordered = (compare_rows(order, mean) for order in (evidence, shuffled))
     assert (ordered.seeds, ordered.tests) == (unordered.seeds, unordered.tests)
     assert ordered.detectable == close(unordered.detectable)
     for difference in ordered.differences:
         assert_same(unordered.between(difference.first, difference.second), difference)
+        opposite = unordered.between(difference.second, difference.first)
+        assert opposite.label.split() == [difference.second, "\N{MINUS SIGN}", difference.first]
+        assert opposite.mean == close(-difference.mean)  # type: ignore[operator]
+        assert opposite.values == pytest.approx([-value for value in difference.values])
+        if difference.above_zero is not None:
+            assert opposite.above_zero == pytest.approx(1 - difference.above_zero)
 
 
 @settings(max_examples=40, deadline=None)
@@ -86,8 +76,6 @@ def test_compare_rows_identical_rows_do_not_differ(evidence: list[Evidence]) -> 
     assert not difference.significant
     assert difference.p in (None, pytest.approx(1))
     if difference.n >= 3:
-        assert difference.low is not None
-        assert difference.high is not None
         assert difference.low <= 0 <= difference.high
 
 
@@ -98,9 +86,6 @@ def test_compare_rows_interval_excludes_zero_exactly_if_p_is_below_5_percent(num
     evidence = [plain_row(f"r{index}", *values) for index, values in enumerate(scores.tolist())]
     for scale in (IDENTITY, LOG, LOGIT):
         for difference in compare_rows(evidence, scale=scale).differences:
-            assert difference.p is not None
-            assert difference.low is not None
-            assert difference.high is not None
             assert (difference.p < 0.05) == (difference.low > 0 or difference.high < 0)
             assert difference.significant == (difference.p_holm < 0.05)  # type: ignore[operator]
             assert (difference.above_zero > 0.5) == (difference.mean > 0)  # type: ignore[operator]

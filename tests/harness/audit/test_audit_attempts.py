@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base
 from forgeries import publish
 from record_edits import FIRST
-from record_folders import folder_spec, multi30k_prepared, write_run, write_set
+from record_folders import folder_spec, multi30k_prepared, write_run
 
 from harness.audit.rules import AuditReport, check
 from harness.data import multi30k
 from harness.experiments.specs import DataSpec
-from harness.processes.machine import REPOSITORY
+from harness.processes.machine import git
 from harness.storage import files, run_store
 
 UNSEALED = ("no seal", "no seal in a published record")
@@ -25,18 +24,13 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[Base, Path]:
-    folder = tmp_path_factory.mktemp("bases")
-    write_set(folder / "captions")
-    return {"captions": folder / "captions", "multi30k": _multi30k(folder)}
-
-
-def _multi30k(folder: Path) -> Path:
-    """Write a run that seems to be on Multi30k, whose sentences are captions."""
+def bases(valid: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Base, Path]:
+    """Return the valid folder, and one of a run that seems to be on Multi30k, whose sentences are captions."""
+    folder = tmp_path_factory.mktemp("multi30k")
     spec = folder_spec("learned_positions", 0, data=DataSpec(tokenizer="whitespace"))
-    write_run(folder / "multi30k", spec, multi30k_prepared(spec.data), right=0.45)
-    (folder / "multi30k" / spec.id).rename(folder / "multi30k" / FIRST)
-    return folder / "multi30k"
+    write_run(folder, spec, multi30k_prepared(spec.data), right=0.45)
+    (folder / spec.id).rename(folder / FIRST)
+    return {"captions": valid, "multi30k": folder}
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +40,7 @@ def reported_before() -> dict[tuple[Base, bool, bool], set[str]]:
 
 
 def reported(report: AuditReport) -> set[str]:
-    outcomes = (*report.failed, *report.warnings)
-    return {outcome.rule.code for outcome in outcomes if outcome.end in ("fail", "warn")}
+    return {outcome.rule.code for outcome in (*report.outcomes, *report.warnings) if outcome.findings}
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
@@ -59,9 +52,12 @@ def test_check_attempt_is_reported_by_its_rule(
     name: str,
 ) -> None:
     attempt = ATTEMPTS[name]
-    if attempt.code == "C34" and not has_full_history():
+    if attempt.code == "C34" and git("rev-parse", "--is-shallow-repository") != "false":
         pytest.skip("needs a git checkout with its history")
-    results = prepared_folder(bases, tmp_path, attempt)
+    results = tmp_path / "results"
+    shutil.copytree(bases[attempt.base], results)
+    if attempt.published:
+        publish(results)
     condition = (attempt.base, attempt.corpus, attempt.published)
     if condition not in reported_before:
         reported_before[condition] = reported(run_check(results, attempt, monkeypatch))
@@ -74,19 +70,6 @@ def test_check_attempt_is_reported_by_its_rule(
             assert files.seal(value) == value[files.SEAL], "an attempt without a seal is reported for that alone"
 
 
-def has_full_history() -> bool:
-    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--is-shallow-repository"]
-    return subprocess.run(command, capture_output=True, check=False).stdout.strip() == b"false"
-
-
-def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> Path:
-    """Return a copy of the base of an attempt, its runs in folders of their ids."""
-    shutil.copytree(bases[attempt.base], folder / "results")
-    if attempt.published:
-        publish(folder / "results")
-    return folder / "results"
-
-
 def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> AuditReport:
     with monkeypatch.context() as patch:
         if not attempt.corpus:
@@ -95,18 +78,11 @@ def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", UNDETECTABLE)
-def test_check_undetectable_attempt_is_not_reported(bases: dict[Base, Path], tmp_path: Path, name: str) -> None:
+def test_check_undetectable_attempt_is_not_reported(results: Path, name: str) -> None:
     mutate, reason = UNDETECTABLE[name]
     assert reason.endswith(".")
-    shutil.copytree(bases["captions"], tmp_path / "results")
-    mutate(tmp_path / "results")
-    assert not reported(check(tmp_path / "results")), "this can be detected: move it to the other table"
-
-
-def test_attempts_are_many_and_few_are_undetectable() -> None:
-    assert len(ATTEMPTS) + len(UNDETECTABLE) >= 60
-    assert len(UNDETECTABLE) <= 14
-    assert not ATTEMPTS.keys() & UNDETECTABLE.keys()
+    mutate(results)
+    assert not reported(check(results)), "this can be detected: move it to the other table"
 
 
 def test_multi30k_pairs_equal_the_lines_of_its_files(multi30k_folder: Path) -> None:

@@ -58,19 +58,15 @@ def test_rerun_other_batches_and_loss_fail(results: Path, capsys: pytest.Capture
 
 
 def rerun(results: Path, **environment: Any) -> Rerun:
-    """Return a rerun with other weights, in the environment of the record or another."""
+    """Return a rerun of a run of a clean commit with other weights, in the environment of the record or another."""
+    edit("environment.commit", {"digest": "c" * 40, "dirty": False}, run=RUN.id)(results)
     stored = read(results, RUN.id, AuditContext())
-    current = {**stored.record.environment, "commit": {"digest": "c" * 40, "dirty": False}, **environment}
+    current = {**stored.record.environment, **environment}
     answer = {"batches": {}, "weights_after": {"50": OTHER}, "loss": 1.0, "environment": current}
     return Rerun(stored, answer)
 
 
-def clean(results: Path) -> None:
-    edit("environment.commit", {"digest": "c" * 40, "dirty": False}, run=RUN.id)(results)
-
-
 def test_rerun_other_weights_on_the_same_machine_fail(results: Path) -> None:
-    clean(results)
     assert list(rerun_rules.weights(rerun(results))) == ["the weights after update 50 have another digest"]
 
 
@@ -84,7 +80,6 @@ def test_rerun_other_weights_on_the_same_machine_fail(results: Path) -> None:
     ],
 )
 def test_rerun_other_weights_elsewhere_are_skipped(results: Path, environment: dict[str, Any], words: str) -> None:
-    clean(results)
     with pytest.raises(Skipped, match=f"cannot tell: .*{words}"):
         list(rerun_rules.weights(rerun(results, **environment)))
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forgeries import take
 from record_factory import record
 from record_folders import folder_spec, write_run
 from small_runs import TINY
@@ -18,10 +17,7 @@ from small_runs import TINY
 from harness.audit.copy_rules import _effective, _Results, _same_results, _suspects, copies
 from harness.audit.run_folder import AuditContext, StoredRun, read, run_names
 from harness.audit.table_rules import comparisons
-from harness.data.dataset import Dataset, prepare
-from harness.data.vocabulary import Split
 from harness.experiments.specs import DecodingSpec, RunSpec
-from harness.storage.run_store import Hypothesis
 from impls.contract import Training
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -53,46 +49,6 @@ def test_copies_equal_runs_are_reported_unless_their_settings_amount_to_the_same
     for recipe in (base, replace(base, **changes)):
         write_run(tmp_path, replace(folder_spec("learned_positions", 0), recipe=recipe))
     assert bool(faults(tmp_path)) == are_copies
-
-
-def first_sentences(prepared: Dataset, count: int) -> Dataset:
-    """Return a dataset with the first sentences of the test set only."""
-    tests = ("test_source_text", "test_target_text", "test_target_tokens", "test_target_moses")
-    return replace(
-        prepared,
-        test=Split(prepared.test.source[:count], prepared.test.target[:count]),
-        **{name: getattr(prepared, name)[:count] for name in tests},
-    )
-
-
-@pytest.mark.parametrize(("equal", "are_copies"), [(2, False), (3, True)])
-def test_copies_few_equal_losses_of_a_small_test_set_are_chance(tmp_path: Path, equal: int, are_copies: bool) -> None:
-    specs = [folder_spec("learned_positions", seed) for seed in (0, 1)]
-    for spec in specs:
-        write_run(tmp_path, spec, first_sentences(prepare(spec.data), 40))
-    take("nats", share=equal / 40)(tmp_path)
-    assert any(f"losses in {equal} of 40 sentences" in fault for fault in faults(tmp_path)) == are_copies
-
-
-@pytest.mark.parametrize(
-    ("sentences", "repeated", "are_copies"),
-    [(40, 0, True), (4, 0, False), (40, 30, False)],
-    ids=["copied", "few sentences", "the same translation of most sentences"],
-)
-def test_copies_translations_are_reported_if_many_that_occur_once_are_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: int, repeated: int, are_copies: bool
-) -> None:
-    def translations(prepared: Dataset, noise: np.random.Generator, right: float) -> list[Hypothesis]:
-        own = int(noise.integers(10**6)) if repeated else 0
-        words = ["x"] * repeated + [f"x{own + number}" for number in range(repeated, sentences)]
-        return [Hypothesis(number, (word,), word) for number, word in enumerate(words)]
-
-    monkeypatch.setattr("record_folders.translations", translations)
-    specs = [folder_spec("learned_positions", seed) for seed in (0, 1)]
-    prepared = first_sentences(prepare(specs[0].data), sentences)
-    for spec in specs:
-        write_run(tmp_path, spec, prepared)
-    assert any("translations" in fault for fault in faults(tmp_path)) == are_copies
 
 
 # Two runs in memory ---------------------------------------------------------------------------------------------------
@@ -139,12 +95,14 @@ def equal_parts(
         (10, 1_000, {"precision": "bfloat16", "noise": 1e-9}, False),  # of one seed, computed in another way
         (999, 1_000, {"threads": 2}, False),
         (1_000, 1_000, {"threads": 2}, True),
+        (2, 40, {}, False),
+        (3, 40, {}, True),
     ],
 )
 def test_copies_losses_are_reported_from_their_share(
     equal: int, sentences: int, changes: dict[str, Any], reported: bool
 ) -> None:
-    assert equal_parts(equal, sentences, **changes)[0] == [f"losses in {equal:,} of 1,000 sentences"] * reported
+    assert equal_parts(equal, sentences, **changes)[0] == [f"losses in {equal:,} of {sentences:,} sentences"] * reported
 
 
 @pytest.mark.parametrize(
@@ -189,11 +147,15 @@ def test_effective_settings_are_those_that_change_the_trained_weights(name: str)
     assert (_effective(base) == _effective(changed)) is (name in OF_ONE_TRAINING)
 
 
-@pytest.mark.parametrize(("distinct", "reported"), [(19, False), (20, True)])
-def test_copies_translations_that_one_run_repeats_are_not_compared(distinct: int, reported: bool) -> None:
+@pytest.mark.parametrize(
+    ("distinct", "sentences", "reported"), [(19, 100, False), (20, 100, True), (9, 9, False), (10, 10, True)]
+)
+def test_copies_translations_that_one_run_repeats_are_not_compared(
+    distinct: int, sentences: int, reported: bool
+) -> None:
     first, second = folder_spec("learned_positions", 0), folder_spec("learned_positions", 1)
-    texts = list(range(100))
-    runs = results(first, texts), results(second, texts[:distinct] + [-1] * (100 - distinct))
+    texts = list(range(sentences))
+    runs = results(first, texts), results(second, texts[:distinct] + [-1] * (sentences - distinct))
     assert list(_same_results(*runs)) == [f"translations of {distinct} of {distinct} sentences"] * reported
 
 

@@ -83,14 +83,6 @@ def test_speeds_rates_of_updates_up_to_their_bounds_pass(name: str) -> None:
         (speeds, "compilations", 0, 1),
         (speeds, "compilation_seconds", 0.0, 0.1),
     ],
-    ids=[
-        "total and its epochs",
-        "total and the test set",
-        "first update",
-        "memory",
-        "compilations",
-        "seconds of compilations",
-    ],
 )
 def test_speed_of_a_run_up_to_its_bound_passes(
     rule: Callable[[StoredRun], Iterator[str]], name: str, inside: float, outside: float
@@ -110,3 +102,20 @@ def test_times_negative_seconds_of_validation_are_reported() -> None:
 def test_speeds_resumptions_are_as_many_in_epochs_as_in_updates(updates: list[int], fails: bool) -> None:
     run = made_up({**RESUMED, "resumed_after_updates": updates})
     assert bool(faults(speeds, run, "resumed_after_epochs")) is fails
+
+
+def test_speeds_captures_of_cuda_graphs_are_compilations() -> None:
+    run = made_up({}, compilations=20.0, compilation_seconds=1.5)
+    graphs = replace(run, spec=replace(run.spec, device="cuda", cuda_graphs="on"))
+    for name in ("compilations", "compilation_seconds"):
+        assert faults(speeds, run, name)
+        assert not faults(speeds, graphs, name)
+
+
+@pytest.mark.parametrize(("compilations", "fails"), [(0, True), (UPDATES, False)])
+def test_speeds_rates_are_missing_only_if_every_update_compiled(compilations: int, fails: bool) -> None:
+    run = made_up({}, compilations=compilations)
+    rates = ("epoch_seconds", "training_tokens_per_second")
+    without = replace(run, speed={name: value for name, value in run.speed.items() if name not in rates})
+    for name in (*rates, "training_tokens_per_second times epoch_seconds"):
+        assert bool(faults(speeds, without, name)) is fails

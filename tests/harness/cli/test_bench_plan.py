@@ -15,7 +15,6 @@ import scipy.special
 from command_line import Refused
 from record_factory import record
 
-from harness.analysis.evidence import stored_sentences
 from harness.analysis.power import estimate_noise, seeds_needed, upper_bound
 from harness.analysis.scales import LOGIT
 from harness.cli import bench, chosen_models, seed_plan
@@ -25,6 +24,7 @@ from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
+from harness.storage.stored_files import StoredFiles
 from impls import registry
 
 
@@ -190,10 +190,10 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
 
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
-    sentences = stored_sentences(tmp_path)
+    sentences = StoredFiles(tmp_path).sentences
     estimate = estimate_noise(records, "bleu_sacre", sentences)
     assert estimate is not None
-    assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
+    assert (estimate.rows, estimate.seeds, estimate.with_sentences) == (3, 3, True)
     bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))
     logits = scipy.special.logit(bleu / 100)
     residuals = logits - logits.mean(axis=1, keepdims=True) - logits.mean(axis=0) + logits.mean()
@@ -203,7 +203,7 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     one_row = [record for record in records if record.spec.variant == "paper"]
     estimate = estimate_noise(one_row, "bleu_sacre", sentences)
     assert estimate is not None
-    assert (estimate.paired, estimate.with_sentences, estimate.noise.degrees) == (False, False, 2)
+    assert (estimate.rows, estimate.with_sentences, estimate.noise.degrees) == (1, False, 2)
     assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
     assert estimate.noise.sentence_variance == 0
 
