@@ -8,7 +8,7 @@ import pytest
 from small_models import batch_of_lengths
 
 from impls import flops, registry, weights
-from impls.contract import TransformerRecipe
+from impls.contract import GruRecipe, TorchReferenceRecipe, TransformerRecipe
 
 
 def test_tokens_of_padded_batches_exclude_padding() -> None:
@@ -29,6 +29,24 @@ def test_operations_of_a_small_recipe_equal_a_count_by_hand() -> None:
     assert flops.attention_operations(recipe, tokens) == (9 + 3 + 6) * 2 * (4 + 4)
     forward = flops.forward_operations(recipe, (7, 11), tokens)
     assert flops.training_operations(recipe, (7, 11), tokens) == 3 * forward
+
+
+def test_operations_of_attention_are_those_of_every_layer_and_head_width() -> None:
+    tokens = flops.Tokens(source_pairs=9, causal_pairs=3, cross_pairs=6)
+    wide = TransformerRecipe(width=4, layers=3, heads=2, head_width=5, ffn_width=6)
+    assert flops.attention_operations(wide, tokens) == 3 * (9 + 3 + 6) * 2 * (10 + 10)
+    reference = TorchReferenceRecipe(width=4, layers=3, heads=2, ffn_width=6)
+    assert flops.attention_operations(reference, tokens) == 3 * (9 + 3 + 6) * 2 * (4 + 4)
+
+
+def test_operations_of_a_small_gru_equal_a_count_by_hand() -> None:
+    recipe = GruRecipe(embedding_width=3, width=4)
+    tokens = flops.Tokens(sentence=1, source=3, target=2, cross_pairs=6)
+    encoder, bridge = 3 * 2 * (3 * 12 + 4 * 12), 8 * 4
+    energy = 2 * (4 * 4) + 3 * (8 * 4)
+    decoder, output = 2 * ((3 + 8) * 12 + 4 * 12), 2 * ((4 + 8 + 3) * 11)
+    assert flops.kernel_operations(recipe, (7, 11), tokens) == 2 * (encoder + bridge + energy + decoder + output)
+    assert flops.attention_operations(recipe, tokens) == 6 * 2 * (4 + 8)
 
 
 def test_product_equals_a_count_by_hand() -> None:

@@ -31,6 +31,7 @@ from scipy import stats
 from harness.analysis import inference
 from harness.analysis.ablation import analyse
 from harness.analysis.ablation_study import studies
+from harness.analysis.contrasts import detectable
 from harness.analysis.effects import Conclusion
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
@@ -56,6 +57,16 @@ def test_effect_interval_and_p_value() -> None:
     assert gelu.contrast.seeds == (0, 1, 2)
     text = "with 80 % probability, assuming normally distributed seed noise: validation loss 0."
     assert text in terminal(analysis)
+
+
+def test_detectable_effect_is_around_the_mean_of_the_base_on_the_scale_of_the_metric() -> None:
+    study = (effects := analysed(runs(ACTIVATIONS, by_activation)).studies[0]).study
+    (field,) = effects.fields
+    on_perplexity = field.effects["test_perplexity"]
+    base = np.mean([run.scores["test_perplexity"] for run in study.cells[0].records.values()])
+    largest = max(effect.standard_error or 0.0 for effect in on_perplexity)
+    factor = math.exp(inference.detectable(largest, 2, 2) / 2)
+    assert detectable(study, on_perplexity) == pytest.approx(base * (factor - 1 / factor))
 
 
 def test_field_with_the_largest_effect_ranks_first() -> None:

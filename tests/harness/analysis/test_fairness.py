@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from record_factory import SIGNATURES, broken, runs, with_digests
+from record_factory import SIGNATURES, broken, record, runs, with_digests
 
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
@@ -102,6 +102,15 @@ def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
     assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
 
 
+def test_position_vectors_with_other_initialisers_are_not_compared() -> None:
+    recipe: Any = RECIPES["learned_positions"]
+    own = with_digests(record("learned_positions"), weights={"source.positions": "100x256:" + "a" * 64})
+    other = record("learned_positions", recipe=replace(recipe, embedding_init="normal"))
+    other = with_digests(other, weights={"source.positions": "100x256:" + "b" * 64})
+    assert mismatches([own, other]) == []
+    assert recipe.embedding_init != "normal"
+
+
 def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
     records = runs("learned_positions", "paper")
     assert mismatches([*records[:2], *map(training_change(teacher_forcing=0.5), records[2:])]) == []
@@ -141,6 +150,22 @@ def test_only_source_budgets_may_differ_in_whether_translations_have_unknown_wor
         for run, unknown in ((first, "never"), (second, "allowed"))
     ]
     assert len(mismatches(records, budget)) == expected
+
+
+@pytest.mark.parametrize("budget", ["tuned", "pilot"])
+def test_tuned_runs_and_pilots_may_differ_in_the_learning_rate_alone(budget: Budget) -> None:
+    first, second = runs("learned_positions", "paper", seeds=1, budget=budget)
+    assert mismatches([first, training_change(peak_rate=1e-3)(second)], budget) == []
+    assert mismatches([first, training_change(label_smoothing=0.1)(second)], budget) != []
+
+
+@pytest.mark.parametrize(
+    "change", [{"direction": "en-de"}, {"test_split": "test_2017_flickr"}, {"training_pairs": 1_000}], ids=str
+)
+def test_source_budgets_agree_in_direction_test_set_and_training_pairs(change: dict[str, Any]) -> None:
+    first, second = runs("learned_positions", "paper", seeds=1, budget="source")
+    (line,) = mismatches([first, data_change(**change)(second)], "source")
+    assert line.startswith(f"data.{next(iter(change))}: ")
 
 
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:

@@ -83,6 +83,19 @@ def test_prior_different_variances_are_moderated_as_by_smyth() -> None:
     assert inferred.seed_degrees[~outlying] == pytest.approx(3 + degrees)
 
 
+def test_prior_has_the_mean_and_the_variance_of_the_logarithms_of_its_variances() -> None:
+    """Of 28 pairs of 8 rows, whose mean squared correlation is 1 / 9."""
+    estimated = prior(values := table(8, 4, 1, np.exp(np.random.default_rng(2).normal(0, 1.2, 8))))
+    variances = inference.variances(all_pairs(8) @ values) / 2
+    floor, shares = scipy.stats.chi2.ppf(0.2, 3) / 3, scipy.stats.chi2.ppf((np.arange(10**5) + 0.5) / 10**5, 3) / 3
+    logarithms, by_chance = np.log(np.maximum(variances, floor * variances.mean())), np.log(np.maximum(shares, floor))
+    half = estimated.degrees / 2
+    excess = logarithms.var(ddof=1) / (1 - 1 / 9) - by_chance.var()
+    assert scipy.special.polygamma(1, half) == pytest.approx(excess, rel=1e-3)
+    expected = logarithms.mean() - by_chance.mean() + scipy.special.digamma(half) - np.log(half)
+    assert np.log(estimated.variance) == pytest.approx(expected, abs=1e-3)
+
+
 @pytest.mark.parametrize(("prior_degrees", "degrees"), [(math.inf, 12), (4.0, 6), (30.0, 12)])
 def test_moderated_variance_is_a_mean_with_the_prior_up_to_the_limit_of_the_f_test(
     prior_degrees: float, degrees: int

@@ -68,6 +68,27 @@ def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(varian
         selection.find([f"{FIRST}@seed=0", SECOND], variant_pair, complain=pytest.fail)
 
 
+def test_find_with_a_number_in_another_form_selects_the_same_runs(variant_pair: Path) -> None:
+    names = [f"{FIRST}@peak_rate={number},seed=1.0" for number in ("0.0005", "5e-4")]
+    for name in names:
+        (side, _) = selection.find([name, SECOND], variant_pair, complain=pytest.fail)
+        assert side.seeds == (1,)
+
+
+def test_hypotheses_of_a_side_are_those_of_all_runs_or_none(tmp_path: Path) -> None:
+    runs = tuple(selection.Run(record(FIRST, seed), tmp_path) for seed in (0, 1))
+    for run, hypotheses in zip(runs, ([1, 2, 3], None), strict=True):
+        vars(run)["hypotheses"] = hypotheses
+    side = selection.Side("A", FIRST, runs)
+    assert side.hypotheses([0], 3) == [[1, 2, 3]]
+    assert side.hypotheses([0], 2) is None
+    assert side.hypotheses([0, 1], 3) is None
+
+
+def test_letters_of_sides_continue_after_z() -> None:
+    assert [selection._letter(index) for index in (0, 25, 26, 52, 701, 702)] == ["A", "Z", "AA", "BA", "ZZ", "AAA"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

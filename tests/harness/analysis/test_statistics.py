@@ -16,7 +16,7 @@ import scipy.stats
 from evidence_factory import SENTENCES, mean, plain_row, row, rows
 from statistics_simulation import bleu_counts
 
-from harness.analysis import significance
+from harness.analysis import inference, significance
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.evidence import Evidence
 from harness.analysis.scales import IDENTITY, LOG, Scale
@@ -111,6 +111,31 @@ def test_interval_of_a_row_is_the_t_interval_of_its_mean() -> None:
     assert with_noise.high - with_noise.low > 3 * (high - low)  # type: ignore[operator]
 
 
+def test_compare_rows_on_the_log_scale_shows_a_difference_around_the_middle_of_its_rows() -> None:
+    values = {"a": (10.0, 12.0, 15.0), "b": (11.0, 15.0, 16.0), "far": (900.0, 1_000.0, 1_200.0)}
+    table = compare_rows([plain_row(label, *of_seeds) for label, of_seeds in values.items()], scale=LOG)
+    first, second = np.log(values["a"]), np.log(values["b"])
+    ends = scipy.stats.ttest_rel(first, second).confidence_interval(0.95)
+    middle, difference = (first.mean() + second.mean()) / 2, table.between("a", "b")
+    shown = [math.exp(middle + d / 2) - math.exp(middle - d / 2) for d in ((first - second).mean(), *ends)]
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(tuple(shown))
+
+
+def test_interval_on_the_log_scale_has_the_arithmetic_mean_and_the_ends_of_logarithms() -> None:
+    values = (2.0, 30.0, 500.0)
+    estimated = interval(plain_row("a", *values), scale=LOG)
+    ends = scipy.stats.t.interval(0.95, 2, np.log(values).mean(), scipy.stats.sem(np.log(values)))
+    assert (estimated.mean, estimated.low, estimated.high) == pytest.approx((np.mean(values), *np.exp(ends)))
+
+
+def test_detectable_difference_is_that_of_the_median_error_at_the_median_row() -> None:
+    values = [(10.0, 12.0, 15.0), (20.0, 26.0, 40.0), (300.0, 900.0, 1_000.0)]
+    table = compare_rows([plain_row(f"r{k}", *of_seeds) for k, of_seeds in enumerate(values)], base="r0", scale=LOG)
+    largest = max(difference.standard_error or 0.0 for difference in table.differences)
+    half, level = inference.detectable(largest, 2, 2) / 2, np.log(values[1]).mean()
+    assert table.detectable == pytest.approx(math.exp(level + half) - math.exp(level - half))
+
+
 # Few seeds ------------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +155,15 @@ def test_compare_rows_one_seed_is_tested_over_sentences(monkeypatch: pytest.Monk
     single = interval(row("first", first), mean)
     standard_error = (single.high - single.mean) / scipy.stats.t.ppf(0.975, 299)  # type: ignore[operator]
     assert standard_error == pytest.approx(first.std() / math.sqrt(300), rel=0.05)
+
+
+def test_interval_of_one_run_has_one_degree_of_freedom_fewer_than_sentences() -> None:
+    run = row("first", np.array([[38.0, 44.0, 41.0, 39.0]]))
+    assert run.sums is not None
+    settings = {"resamples": significance.RESAMPLES, "seed": significance.SEED}
+    half = scipy.stats.t.ppf(0.975, 3) * significance.bootstrap_sentences([run.sums], mean, **settings).std(ddof=1)
+    estimated = interval(run, mean)
+    assert (estimated.low, estimated.high) == pytest.approx((40.5 - half, 40.5 + half))
 
 
 def test_compare_rows_one_seed_without_sentences_is_not_tested() -> None:

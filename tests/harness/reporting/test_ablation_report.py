@@ -12,6 +12,7 @@ from ablation_factory import (
     ACTIVATIONS,
     FACTORS,
     LOSS,
+    Levels,
     additive,
     analysed,
     by_activation,
@@ -97,6 +98,7 @@ def test_limits_name_size_seeds_and_design() -> None:
     for phrase in (
         "width 256",
         "rest on 3 seeds, assuming normally distributed seed noise",
+        "cover other seeds, not other test sentences",
         "one at a time",
         "learning rate",
         "speeds are not compared",
@@ -107,6 +109,24 @@ def test_limits_name_size_seeds_and_design() -> None:
     limits = "\n".join(ablation_findings.limits(factorial))
     assert "one at a time" not in limits
     assert "three fields" in limits
+
+
+def test_limits_of_studies_with_few_and_many_seeds_have_the_assumption_of_few() -> None:
+    few, many = (
+        analysed(runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=seeds)) for seeds in (3, 6)
+    )
+    limits = "\n".join(ablation_findings.limits(replace(few, studies=(*few.studies, *many.studies))))
+    assert "rest on 3 to 6 seeds, assuming normally distributed seed noise" in limits
+
+
+def test_headline_claims_no_effect_that_is_not_significant() -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        return 2 + (levels["activation"] == "gelu") * (0.1 if seed % 2 else -0.08)
+
+    finding = ablation_findings.headline(analysed(runs({"activation": ("relu", "gelu")}, loss, seeds=5))).finding
+    assert finding.startswith("In learned_positions, the largest effect on the validation loss is that of activation: ")
+    assert ", inconclusive) with gelu instead of relu" in finding
+    assert "too few for a claim" not in finding
 
 
 def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:

@@ -151,16 +151,17 @@ def test_untuned_base_leaves_no_tuned_effects() -> None:
     assert tuned.effects is None
 
 
-def test_pilots_within_the_warmup_are_warned_of() -> None:
+@pytest.mark.parametrize(("warmup", "warned"), [("4,000", True), ("228", True), ("227", False)])
+def test_pilots_within_the_warmup_are_warned_of(warmup: str, warned: bool) -> None:
     slow = [
-        replace(record.spec, training=replace(record.spec.training, warmup_updates=4_000))
+        replace(record.spec, training=replace(record.spec.training, warmup_updates=int(warmup.replace(",", ""))))
         for record in tuned_runs(("learned", "none"))
     ]
     records = [
         replace(run, spec=spec, id=spec.id) for run, spec in zip(tuned_runs(("learned", "none")), slow, strict=True)
     ]
     text = "\n".join(ablation_findings.warnings(analysed(records)))
-    assert "The pilots end after 227 updates, within the warm-up of 4,000" in text
+    assert (f"The pilots end after 227 updates, within the warm-up of {warmup}" in text) == warned
 
 
 def test_level_whose_pilots_all_diverged_is_warned_of() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from record_factory import record, runs, with_digests
+from scipy import stats
 
 from harness.analysis.leaderboard import analyse_bench
 from harness.analysis.metric_registry import METRICS
@@ -45,7 +48,16 @@ def test_leaderboard_has_seven_columns_and_the_rest_on_request() -> None:
     default = ("variant", "sacreBLEU", "test perplexity", "parameters", "training tokens/s", "sentences/s", "seeds")
     assert table.without_optional().heads == default
     assert {"chrF", "tutorial BLEU", "BLEU-4 cumulative", "peak memory, MiB"} <= set(table.heads)
-    assert {table.heads[index] for index in table.descending} >= {"sacreBLEU", "sentences/s"}
+    descending = {table.heads[index] for index in table.descending}
+    assert descending >= {"sacreBLEU", "sentences/s"}
+    assert not descending & {"test perplexity", "parameters", "updates"}
+
+
+def test_leaderboard_counts_the_seeds_of_completed_runs() -> None:
+    completed, failed = runs("paper", seeds=2), replace(record("paper", 2), status="failed", scores={}, curve=())
+    (row,) = (table := leaderboard([*completed, failed])).rows
+    cells = dict(zip(table.heads, map(str, row), strict=True))
+    assert (cells["seeds"], cells["runs"]) == ("2", "2 completed, 1 failed")
 
 
 def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:
@@ -70,6 +82,26 @@ def test_leaderboard_costs_have_intervals_too() -> None:
         ]
     )
     assert str(table.rows[0][table.heads.index("training tokens/s")]) == "4,010 (3,985 to 4,035)"
+
+
+def test_leaderboard_costs_have_intervals_of_their_logarithms() -> None:
+    records = [replace(run, speed={"epoch_seconds": 2.0**run.spec.seed}) for run in runs("paper", seeds=3)]
+    half = stats.t.ppf(0.975, 2) * stats.sem(np.log([1.0, 2.0, 4.0]))
+    table = leaderboard(records)
+    expected = f"2.33 ({2 * math.exp(-half):.2f} to {2 * math.exp(half):.2f})"
+    assert str(table.rows[0][table.heads.index("one epoch, s")]) == expected
+
+
+def test_leaderboard_costs_and_their_intervals_have_the_unit_of_their_column() -> None:
+    table = leaderboard(
+        [
+            replace(run, speed={"peak_memory_bytes": 2**20 * (500.0 + run.spec.seed), "total_seconds": 60.0 * 90})
+            for run in runs("paper", seeds=3)
+        ]
+    )
+    cells = dict(zip(table.heads, map(str, table.rows[0]), strict=True))
+    assert cells["peak memory, MiB"] == "501 (499 to 503)"
+    assert cells["whole run, minutes"] == "90.0"
 
 
 def test_large_perplexities_and_their_intervals_have_equally_few_digits() -> None:

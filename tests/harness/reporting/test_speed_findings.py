@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import speed_factory
 from speed_factory import OURS, PLAIN, TIMES_AS_LONG, with_plain
 
 from harness.reporting import speed_findings, speed_tables
+from harness.reporting.formatting import significant_digits
 from harness.speed.timing import Samples
 
 DOCUMENT = speed_factory.document()
@@ -54,6 +56,19 @@ def test_headline_of_faster_slower_and_equal_baselines_names_each() -> None:
     )
 
 
+def test_main_subject_is_of_the_variant_used_for_scaling() -> None:
+    ours, other, *rest = DOCUMENT.subjects
+    assert speed_findings.main_subject(replace(DOCUMENT, subjects=(other, ours, *rest))) == ours
+
+
+def test_headline_without_a_baseline_has_the_rate_of_training_or_the_time_of_decoding() -> None:
+    ours = DOCUMENT.subjects[0]
+    finding = speed_findings.headline(replace(DOCUMENT, subjects=(ours,))).finding
+    assert finding.startswith(f"{OURS} trains on {significant_digits(2_000 / 1.09)} target tokens per second; no ")
+    finding = speed_findings.headline(replace(DOCUMENT, subjects=(replace(ours, training=None),))).finding
+    assert finding == f"{OURS} translates 1,000 sentences (greedy, in batches) in 4.00 s."
+
+
 def test_memory_is_the_largest_of_all_parts() -> None:
     subject = DOCUMENT.subject(PLAIN)
     larger = replace(subject.decoding[0], peak_memory_bytes=2**31)
@@ -70,6 +85,23 @@ def test_differing_translations_are_one_line_with_the_fewest_and_the_most() -> N
     changed = replace(DOCUMENT, subjects=(ours, replace(plain, decoding=tuple(decodings))))
     (line,) = (line for line in speed_findings.limits(changed) if "Translations" in line)
     assert "in 2 of 3 series: 1 of 200 (plain, greedy, in batches) to 10 of 40 (plain, greedy, one by one)." in line
+
+
+@pytest.mark.parametrize(("unfinished", "warned"), [(100, False), (101, True)])
+def test_translations_of_which_most_have_no_end_are_warned_of(unfinished: int, warned: bool) -> None:
+    ours = DOCUMENT.subjects[0]
+    greedy = replace(ours.decoding[0], unfinished=unfinished)
+    limits = speed_findings.limits(replace(DOCUMENT, subjects=(replace(ours, decoding=(greedy, *ours.decoding[1:])),)))
+    assert any(line.startswith("1 of 3 series of translations mostly reach 50 tokens") for line in limits) == warned
+
+
+@pytest.mark.parametrize(("rounds", "few"), [(4, True), (5, False)])
+def test_samples_are_few_below_five_rounds(rounds: int, few: bool) -> None:
+    ours = replace(DOCUMENT.subjects[0], evaluation=None, decoding=())
+    assert ours.training is not None
+    training = replace(ours.training, seconds=Samples.of(ours.training.seconds.values[:rounds]))
+    limits = speed_findings.limits(replace(DOCUMENT, subjects=(replace(ours, training=training),)))
+    assert any(line.startswith(f"Samples are few ({rounds} each)") for line in limits) == few
 
 
 def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from planted_processes import job
+from small_models import batch_of_lengths
 
+from harness.data.vocabulary import Split
 from harness.speed import assemble, profile
+from impls.contract import EOS, SOS
 
 
 def event(name: str, microseconds: float, parent: Any = None, number: int = -1) -> SimpleNamespace:
@@ -52,6 +57,23 @@ def test_grouped_assigns_operators_by_name_parent_or_forward_twin() -> None:
         "embedding": 2048,
     }
     assert calls["dropout"] == 2
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_breakdown_is_of_one_update_and_counts_data_once(profiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two updates, in an epoch of five: the seconds of a warm-up, three turns, loading, and an epoch's loading."""
+    seconds = iter([99.0, 4.0, 7.0, 6.0, 8.0, 5.0, 9.0, 1.0, 10.0])
+    monkeypatch.setattr(profile.timing, "seconds", lambda work, synchronize: next(seconds))
+    monkeypatch.setattr(profile, "_profiled", lambda *_: (8.0, {"attention": 6.0}, {"attention": 4}))
+    module = SimpleNamespace(modules=list) if profiled else None
+    model: Any = SimpleNamespace(synchronize=list, bare_updates=list, full_updates=str, job=job("ours"))
+    model.model = SimpleNamespace(module=module)
+    ids = [np.array([SOS, EOS], np.int32)] * 10
+    dataset: Any = SimpleNamespace(train=Split(ids, ids))
+    expected = {"updates": 2, "bare_seconds": 5 / 2, "data_seconds": 10 / 5, "harness_seconds": (3 - 1) / 2}
+    if profiled:
+        expected |= {"profiled_seconds": 8 / 2, "groups": {"attention": [6 / 2, 4]}}
+    assert profile.breakdown(model, [batch_of_lengths((3, 2))] * 2, dataset) == expected
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])

@@ -54,3 +54,16 @@ def test_axes_vary_one_setting_each() -> None:
     assert [job.spec.recipe.width for _, job in lines["width"].jobs] == [16, 64]  # type: ignore[union-attr]
     assert [job.spec.decoding.batch_size for _, job in lines["decoding_batch_size"].jobs] == [1, 4]
     assert scaling.axes(job("base"), "toy", "")[-1].reason
+
+
+def test_axes_keep_all_settings_but_their_own() -> None:
+    usual = {"batch_size": 64, "length": 16, "threads": 1, "width": 8}
+    lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "")}
+    for axis in ("batch_size", "length", "threads", "width"):
+        line = lines[axis]  # type: ignore[index]
+        assert line.fixed == {name: value for name, value in usual.items() if name != axis}
+        for size, planned in line.jobs:
+            spec = planned.spec
+            width = getattr(spec.recipe, "width", None)
+            settings = (spec.training.batch_size, planned.synthetic_length, spec.threads, width)
+            assert dict(zip(usual, settings, strict=True)) == {**usual, axis: size}

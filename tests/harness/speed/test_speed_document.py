@@ -11,6 +11,7 @@ import pytest
 import speed_factory
 
 from harness.speed import speed_document
+from harness.speed.speed_document import Point, Scaling
 from harness.speed.timed_model import TimedModel
 from harness.speed.timing import Samples
 from harness.storage import files
@@ -86,6 +87,13 @@ def test_mfu_is_operations_over_the_peak_of_the_same_round() -> None:
     assert shares.values == pytest.approx((2 * 1 / 1, 2 * 2 / 3, 2 * 0.5 / 2))
     assert document.mfu(replace(ours, variant="paper")) is None
     assert document.mfu(replace(plain, training=None)) is None
+
+
+def test_exponent_is_that_of_the_medians() -> None:
+    rounds = {2.0: (1.0, 2.0, 9.0), 4.0: (3.5, 4.0, 4.1)}
+    points = tuple(Point(size=size, seconds=Samples.of(values), tokens=1) for size, values in rounds.items())
+    line = Scaling(axis="length", subject=OURS, fixed={}, points=points)
+    assert (line.exponent, line.standard_error) == (pytest.approx(1.0), None)
 
 
 def test_document_holds_no_value_that_follows_from_its_samples(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from record_factory import record
 from small_runs import TRAINING, UPDATES_PER_EPOCH, spec
 
 from harness.data.dataset import prepare
+from harness.training import throughput
 from harness.training.checkpoint import TrainingState
 from harness.training.loop import TrainingLoop
 from impls.contract import PAD, Arrays, Batch, Numbers, Totals
@@ -54,6 +56,23 @@ def test_train_gives_each_update_the_rate_of_its_number() -> None:
     assert loop.train() == ""
     updates = range(1, 2 * UPDATES_PER_EPOCH + 1)
     assert model.rates == pytest.approx([1e-2 * min(update / 5, math.sqrt(5 / update)) for update in updates])
+
+
+def test_epochs_have_the_rate_of_their_last_update() -> None:
+    loop, model = loop_of(schedule="inverse_sqrt", warmup_updates=5, epochs=2)
+    loop.train()
+    assert [epoch.learning_rate for epoch in loop.state.curve] == model.rates[
+        UPDATES_PER_EPOCH - 1 :: UPDATES_PER_EPOCH
+    ]
+
+
+def test_epochs_have_the_seconds_of_their_own_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: float(next(clock)))
+    loop, _ = loop_of(epochs=3)
+    loop.train()
+    _, second, third = (epoch.training_seconds for epoch in loop.state.curve)
+    assert second == third
 
 
 def test_train_epoch_has_the_objective_as_its_loss_and_the_perplexity_of_the_words() -> None:

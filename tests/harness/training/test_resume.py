@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,14 @@ def test_record_of_a_resumed_run_lists_earlier_environments(tmp_path: Path, monk
     assert row.endswith("until_update 16 variables OMP_PROC_BIND true")
     undisturbed = replace(resumed, environment={**resumed.environment, "earlier_processes": []})
     assert "earlier_processes" not in dict(provenance.environment([undisturbed]))
+
+
+def test_resumed_run_has_the_seconds_of_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that runs on by a second when it is read; the second process reads it less often than the first."""
+    clock = itertools.count()
+    monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    first = interrupted(spec(), tmp_path, 20).speed["total_seconds"]
+    assert train.run(spec(), tmp_path).speed["total_seconds"] > first
 
 
 OTHER_ARITHMETIC = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,13 @@ from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from stored_files import comparable
 
 from harness.data.batch_digest import weights_digest
+from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import perplexity_from_sums
 from harness.evaluation.search import Decoded, Translation
-from harness.experiments.specs import RunSpec
+from harness.experiments.specs import DecodingSpec, RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.processes.workers import ProcessSettings
@@ -107,6 +109,19 @@ def test_validation_bleu_is_that_of_the_ids_of_the_validation_set(monkeypatch: p
         assert least <= evaluation.validation_bleu(model, prepared, TORCH.decoding) <= most
 
 
+def test_validation_bleu_is_greedy_and_without_unknown_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, searches = prepare(TORCH.data), []
+
+    def translate(model: Any, sources: Sequence[Any], decoding: DecodingSpec, **_: Any) -> Decoded:
+        searches.append(decoding)
+        return Decoded((Translation((), 0.0, True),) * len(sources), 0, 0)
+
+    monkeypatch.setattr(evaluation, "translate", translate)
+    decoding = replace(TORCH.decoding, beam=5, unknown="allowed")
+    evaluation.validation_bleu(train.build_model(TORCH, prepared), prepared, decoding)
+    assert searches == [replace(decoding, beam=1, unknown="never")]
+
+
 def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     prepared, fingerprints = prepare(TORCH.data), record.fingerprints
@@ -143,6 +158,15 @@ def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecor
     assert record.signatures == recomputed.signatures
     assert all(hypothesis.endswith("|unk:never") for hypothesis in record.signatures.values())
     assert record.decode["unknown_tokens"] == sum("<unk>" in hypothesis.tokens for hypothesis in hypotheses) == 0
+
+
+def test_run_speed_leaves_out_the_first_update(straight: tuple[Path, RunRecord]) -> None:
+    speed, curve = straight[1].speed, straight[1].curve
+    first = next(training_batches(prepare(TORCH.data).train, TORCH.training, seed=0, epoch=0)).tokens
+    update_tokens = (sum(epoch.tokens for epoch in curve) - first) / (3 * UPDATES_PER_EPOCH - 1)
+    epoch_tokens = speed["training_tokens_per_second"] * speed["epoch_seconds"]
+    assert epoch_tokens == pytest.approx(UPDATES_PER_EPOCH * update_tokens)
+    assert speed["validation_seconds"] == np.median([epoch.validation_seconds for epoch in curve])
 
 
 def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
@@ -301,6 +325,12 @@ def test_run_with_results_beyond_a_limit_is_refused_before_training(
     with pytest.raises(ValueError, match=message):
         train.run(TORCH, tmp_path)
     assert not list(tmp_path.glob("*/record.json"))
+
+
+def test_run_load_average_is_the_median_over_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = iter([0.1, 9.0, 0.2])
+    monkeypatch.setattr(machine, "load_average", lambda: next(loads))
+    assert train.run(spec(), tmp_path).speed["load_average"] == 0.2
 
 
 def test_run_progress_reports_every_update(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Runs as rows: which epoch of a run counts, which runs, and what tells tables apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from record_factory import record, with_digests
+
+from harness.analysis.grouping import RunTable, groups, measure, rows
+from harness.experiments.specs import DataSpec
+from impls.recipes import TRAININGS
+
+PAIRS = (("learned_positions", 0), ("paper", 0), ("learned_positions", 1))
+"""Variants, and the seeds of their corpora."""
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [((4,), 4), ((3, 4), 4), ((), 10)])
+def test_measure_of_the_curve_is_that_of_the_last_kept_epoch(chosen: tuple[int, ...], expected: int) -> None:
+    run = replace(record(), chosen_epochs=chosen)
+    losses = [epoch.validation_loss for epoch in run.curve]
+    assert len(set(losses)) == len(losses) == 10
+    assert measure(run, "validation_loss") == losses[expected - 1]
+    assert measure(run, "epochs") == 10
+
+
+def test_measure_of_a_run_that_reached_no_epoch_is_none() -> None:
+    assert measure(replace(record(), curve=()), "validation_loss") is None
+
+
+def test_row_has_the_record_that_was_started_last() -> None:
+    run = record()
+    again = replace(run, started="2026-03-01T00:00:00+00:00")
+    for records in ([run, again], [again, run]):
+        (row,) = rows(records)
+        assert row.records == (again,)
+
+
+@pytest.mark.parametrize("variants", [("learned_positions", "paper"), ("learned_positions", "paper", "conv_ffn")])
+def test_other_vocabulary_is_that_of_fewer_rows_and_of_the_later_ones_in_a_tie(variants: tuple[str, ...]) -> None:
+    digests = dict(zip(variants, "011", strict=False))
+    table = RunTable(
+        "source",
+        "",
+        rows(
+            with_digests(record(variant, budget="source"), target_vocabulary=digest * 64)
+            for variant, digest in digests.items()
+        ),
+    )
+    assert table.other_vocabulary == ({"paper"} if len(variants) == 2 else {"learned_positions"})
+
+
+def test_captions_of_another_seed_have_a_table_of_their_own() -> None:
+    runs = [record(variant, data=DataSpec(corpus="captions", seed=seed)) for variant, seed in PAIRS]
+    assert [[row.variant for row in table.rows] for table in groups(runs)] == [
+        ["learned_positions", "paper"],
+        ["learned_positions"],
+    ]
+
+
+def test_row_counts_completed_runs_or_all_if_none_completed() -> None:
+    completed, diverged = record(seed=0), replace(record(seed=1), status="diverged")
+    (row,), (none,) = rows([completed, diverged]), rows([diverged])
+    assert (row.counted, row.completed, none.counted) == ((completed,), 1, (diverged,))
+    assert row.by_seed("validation_loss") == {0: completed.curve[-1].validation_loss}
+
+
+def test_caveat_of_one_seed_is_about_completed_runs() -> None:
+    (table,) = groups([record(seed=0), replace(record(seed=1), status="failed")])
+    assert "One seed: seed noise is unknown." in table.caveats
+
+
+@pytest.mark.parametrize(("changes", "departs"), [({"averaged_epochs": 3}, False), ({"label_smoothing": 0.2}, True)])
+def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict[str, Any], departs: bool) -> None:
+    run = record("paper", budget="source", training=replace(TRAININGS["paper"], **changes))
+    (table,) = groups([run])
+    assert any(reason.startswith("trained otherwise") for reason in table.departures) == departs
