@@ -148,11 +148,11 @@ class ModelUnderTest:
         model.set_weights(weights)
         return model
 
-    def batch(self, seed: int = 0) -> Batch:
-        """Return five sentences of different lengths that leave room for two more columns of padding."""
+    def batch(self, seed: int = 0, sentences: int = 5) -> Batch:
+        """Return sentences of different lengths that leave room for two more columns of padding."""
         generator = np.random.default_rng([seed, 1])
         longest = min(7, self.max_length - 4)
-        lengths = [longest, *map(int, generator.integers(1, longest, 4))]
+        lengths = [longest, *map(int, generator.integers(1, longest, sentences - 1))]
         return self._of_lengths(generator, lengths, list(np.roll(lengths, 1)))
 
     def realistic_batch(self, seed: int = 0) -> Batch:

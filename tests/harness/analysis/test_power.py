@@ -101,7 +101,7 @@ def test_noise_of_rows_that_share_one_seed_is_that_of_the_row_with_most_seeds() 
     )
     estimate = estimate_noise([*longer, *shorter], "bleu_sacre", no_sentences)
     assert estimate is not None
-    assert (estimate.rows, estimate.seeds, estimate.paired) == (1, 4, False)
+    assert (estimate.rows, estimate.seeds) == (1, 4)
     assert estimate == estimate_noise(longer, "bleu_sacre", no_sentences)
 
 

@@ -160,8 +160,7 @@ def test_compare_rows_one_seed_is_tested_over_sentences(monkeypatch: pytest.Monk
 def test_interval_of_one_run_has_one_degree_of_freedom_fewer_than_sentences() -> None:
     run = row("first", np.array([[38.0, 44.0, 41.0, 39.0]]))
     assert run.sums is not None
-    settings = {"resamples": significance.RESAMPLES, "seed": significance.SEED}
-    half = scipy.stats.t.ppf(0.975, 3) * significance.bootstrap_sentences([run.sums], mean, **settings).std(ddof=1)
+    half = scipy.stats.t.ppf(0.975, 3) * significance.bootstrap_sentences([run.sums], mean).std(ddof=1)
     estimated = interval(run, mean)
     assert (estimated.low, estimated.high) == pytest.approx((40.5 - half, 40.5 + half))
 

@@ -36,7 +36,7 @@ def test_failed_run_does_not_affect_others(tmp_path: Path) -> None:
         "build_nothing": "failed",
     }
     assert records["build_breaking"].reason.startswith("RuntimeError: the planted fault; its log ends: File ")
-    assert records["build_breaking"].reason.endswith(", in train_step")
+    assert records["build_breaking"].reason.endswith(", in raise_error")
     assert stream.getvalue().count("the planted fault") == 1
     assert "code 9" in records["build_dying"].reason
     assert "the last words" in records["build_dying"].reason

@@ -14,7 +14,7 @@ from harness.data.batches import evaluation_batches, training_batches
 from harness.data.dataset import Dataset, prepare
 from harness.speed.assemble import assemble
 from harness.speed.measurement import PRODUCTS, Measurement
-from harness.speed.plan import Measure, MeasurementPlan, ModelJob, Unavailable
+from harness.speed.plan import Measure, MeasurementPlan, ModelJob
 from harness.speed.scheduler import TaskSamples, TimedTask
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TimedModel
@@ -24,6 +24,9 @@ from impls.contract import Recipe
 pytestmark = pytest.mark.usefixtures("cache")
 OURS, WIDE, PLAIN = "learned_positions/torch", "paper/torch", "plain"
 MEMORY = {"peak_memory_bytes": 5_000, "device_memory_bytes": 70}
+MARIAN = TimedModel(
+    name="marian", kind="peer", variant="learned_positions", framework="torch", ending="missing", reason="no package"
+)
 TRANSLATIONS = [[5, 6], [7], [8, 9]]
 
 
@@ -49,7 +52,7 @@ def measurement(dataset: Dataset, tmp_path: Path) -> Measurement:
         amounts=planned[0].amounts,
         parts=("training", "evaluation", "decoding"),
         jobs=planned,
-        absent=(Unavailable(name="marian", variant="learned_positions", framework="torch", reason="no package"),),
+        absent=(MARIAN,),
         trained={},
         base=planned[0],
         command="",
@@ -142,7 +145,7 @@ def test_subjects_have_the_facts_and_the_longest_compilation_of_their_tasks(meas
     assert ours.training is not None
     assert (ours.training.peak_memory_bytes, ours.training.device_memory_bytes) == (5_000, 70)
     missing = document.subject("marian")
-    assert (missing.ending, missing.kind, missing.reason) == ("missing", "variant", "no package")
+    assert (missing.ending, missing.kind, missing.reason) == ("missing", "peer", "no package")
 
 
 def test_decodings_are_compared_with_the_first_model_of_equal_weights(measurement: Measurement) -> None:
