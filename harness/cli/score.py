@@ -44,13 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compare stored with recomputed scores. Returns 0, or 1 if one differs."""
+    """Compare stored with recomputed scores. Returns 0, or 1 if one differs or a record cannot be read."""
     results: Path = arguments.results
+    unreadable: list[str] = []
     if arguments.run:
         matching = [run_store.completed(results, name) or [run_store.find(results, name)] for name in arguments.run]
         chosen = list(itertools.chain.from_iterable(matching))
     else:
-        chosen = [record for record in run_store.records(results, complain=warn) if record.status == "completed"]
+        chosen = [
+            record for record in run_store.records(results, complain=unreadable.append) if record.status == "completed"
+        ]
+    for complaint in unreadable:
+        warn(complaint)
     if not chosen:
         raise ValueError(f"there is no completed run in {results}: name a folder with --results")
     rescored = []
@@ -62,7 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
             _say(rescored[-1])
     if arguments.json:
         say_json([_json(run) for run in rescored])
-    return int(any(run.differences for run in rescored))
+    return int(bool(unreadable) or any(run.differences for run in rescored))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from harness.text import count, short_line
 
 FEW_ROUNDS = 5
 BUSY_LOAD = 0.5
-"""The load average above which other programs are reported as running."""
+"""The load average from which on other programs are reported as running."""
 
 IDLE_SHARE = 0.01
-"""The share of CPU time, used while other models were timed, above which it is reported."""
+"""The share of CPU time, used while other models were timed, from which on it is reported."""
 
 MOST_RATIOS = 24
 """The largest number of ratios of several subjects that a plot or a terminal shows."""

@@ -18,9 +18,11 @@ import numpy as np
 import published_pages
 import pytest
 import readme_results
-import scipy.stats
 from places import ROOT
 
+from harness.analysis.evidence import metric_function, row_evidence
+from harness.analysis.metric_registry import METRICS
+from harness.analysis.statistics import compare_rows
 from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
@@ -28,6 +30,7 @@ from harness.experiments.specs import RunSpec
 from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from impls.recipes import LEARNED_POSITIONS, TRAININGS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
@@ -274,9 +277,12 @@ def assert_noise_of_the_gru(text: str, controlled: dict[str, list[RunRecord]]) -
     gru = deviation.pop("bahdanau_gru")
     mean = np.sqrt(np.mean(np.square(list(deviation.values()))))
     assert f"over seeds is {gru:.1f} BLEU and that of the other rows {mean:.1f} on average" in text
-    differences = np.subtract(scores["bahdanau_gru"], scores["learned_positions"])
-    low, high = scipy.stats.t.interval(0.95, 2, differences.mean(), scipy.stats.sem(differences))
-    assert f"that from `learned_positions` is −{-low:.2f} to +{high:.2f}" in text
+    stored = StoredFiles(PUBLISHED).sentences
+    rows = [
+        row_evidence(name, controlled[name], "bleu_sacre", stored) for name in ("bahdanau_gru", "learned_positions")
+    ]
+    (effect,) = compare_rows(rows, metric_function("bleu_sacre"), scale=METRICS["bleu_sacre"].scale).differences
+    assert f"that from `learned_positions` is −{-effect.low:.2f} to −{-effect.high:.2f}" in text
 
 
 def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -135,6 +136,19 @@ def test_score_reports_a_changed_score(
     assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
     (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
     assert main(["score", "--results", str(tmp_path)]) == 2
+
+
+def test_score_beside_an_unreadable_record_scores_the_others_and_ends_with_1(
+    trained: tuple[Path, RunRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(trained[0], results)
+    (results / "damaged").mkdir()
+    (results / "damaged" / run_store.RECORD).write_text('{"id": ')
+    assert main(["score", "--results", str(results)]) == 1
+    out, err = capsys.readouterr()
+    assert f"{trained[1].id}:" in out
+    assert "not JSON" in err
 
 
 def test_score_of_a_variant_scores_all_its_completed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
