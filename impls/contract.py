@@ -263,7 +263,7 @@ class Totals:
     """Sums over the updates since the last call; never means.
 
     Units: nats (natural logarithms), summed over target tokens. `objective_nats` is the minimised loss, including label
-    smoothing; `nats` is the unsmoothed negative log-likelihood.
+    smoothing; `nats` is the unsmoothed negative log-likelihood. `largest_gradient_norm` is before clipping.
     """
 
     objective_nats: float

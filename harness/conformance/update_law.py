@@ -149,17 +149,24 @@ def _direction(gradient: Gradient, names: list[str]) -> Gradient:
 
 
 def _clipping(subject: ModelUnderTest, batch: Batch) -> None:
-    """Require that a gradient longer than the limit is scaled to it, and a shorter one is unchanged."""
+    """Require that a gradient longer than the limit is scaled to it, and a shorter one is unchanged.
 
-    def at(limit: float | None) -> Gradient:
+    The norm in the totals is that before clipping.
+    """
+
+    def at(limit: float | None) -> tuple[Gradient, float]:
         training = replace(Training(label_smoothing=0.1), clip_norm=limit)
-        return applied(subject.perturbed(training=training, dropout=0.0), batch, training)
+        model = subject.perturbed(training=training, dropout=0.0)
+        return applied(model, batch, training), model.take_totals().largest_gradient_norm
 
-    free = at(None)
+    free, _ = at(None)
     length = norm(free)
     for share in (0.4, 2.5):
         expected = min(1.0, share)
-        for name, clipped in at(share * length).items():
+        where = f"with clip_norm {share:g} times the norm"
+        gradient, reported = at(share * length)
+        for name, clipped in gradient.items():
             scale = float(np.abs(free[name]).max(initial=0.0))
-            label = f"gradient of {name} with clip_norm {share:g} times its norm"
-            assert_close(label, clipped, expected * free[name], 1e-3 * scale + 1e-6 * length)
+            tolerance = 1e-3 * scale + 1e-6 * length
+            assert_close(f"gradient of {name} {where}", clipped, expected * free[name], tolerance)
+        assert_near(f"totals.largest_gradient_norm {where}, before clipping,", reported, length, 1e-4 * length)
