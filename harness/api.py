@@ -78,6 +78,9 @@ class TrainedRun:
 
         return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve], columns=_EPOCH)
 
+    def __repr__(self) -> str:
+        return f"<TrainedRun {self.id}: {self.record.status}>"
+
     def _repr_html_(self) -> str:
         scores = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{'–' if value is None else f'{value:.4f}'}</td></tr>"

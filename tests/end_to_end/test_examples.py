@@ -42,7 +42,8 @@ def test_noise_in_the_notebook_is_that_of_seeds_alone(monkeypatch: pytest.Monkey
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     exec(code_of(ROOT / "examples" / "how_many_seeds.ipynb"), names)
-    assert not names["ablation"].duplicated([*names["within"].keys, "seed"]).any()
+    for runs, groups in (("table", "variants"), ("ablation", "within")):
+        assert not names[runs].duplicated([*names[groups].keys, "seed"]).any()
 
 
 def test_hugging_face_dataset_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,7 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     assert (record.spec.variant, record.spec.data.corpus, record.spec.training.epochs) == ("my_recipe", "captions", 1)
     assert run_store.load_record(results, run.id) == record
     assert "bleu_sacre" in run._repr_html_()
+    assert repr(run) == f"<TrainedRun {run.id}: completed>"
     translations = harness.translate(run, ["Ein Hund läuft .", " ", "Ein Mann"])
     assert len(translations) == 3
     assert translations[1] == ""
