@@ -56,7 +56,6 @@ COLUMNS = {
 `harness.analysis.metric_registry` as in the records: losses in nats per token, BLEU and chrF from 0 to 100, times in
 seconds, memory in bytes."""
 
-
 _EPOCH = [field.name for field in dataclasses.fields(EpochRecord)]
 _LEADERBOARD = ["table", "variant", "metric", "mean", "low", "high", "seeds", "best rank", "worst rank"]
 
