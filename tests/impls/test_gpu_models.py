@@ -1,0 +1,97 @@
+"""With a GPU: models obey the laws with every setting and agree with those on a CPU, and runs resume exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_models import needs_gpu
+from interrupted_runs import interrupted
+from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, batch_of_lengths, subject
+from small_runs import spec
+
+import impls
+from harness.conformance import law_runner
+from harness.conformance.assertions import assert_same_bits
+from harness.storage import run_store
+from harness.training import run_progress, train
+from impls.contract import EOS, SOS, Recipe, Seq2SeqModel, Training
+
+pytestmark = needs_gpu
+
+EXACT_LAWS = (2, 8, 9, 10, 11, 13)
+"""The laws that hold in lower precision, too."""
+
+CASES: dict[str, tuple[Recipe, dict[str, Any], tuple[int, ...] | None]] = {
+    **{name: (recipe, {}, None) for name, recipe in FAMILIES.items()},
+    "transformer, CUDA graphs": (BASE, {"cuda_graphs": True}, None),
+    **{f"{name}, TF32": (recipe, {"matmul_precision": "high"}, EXACT_LAWS) for name, recipe in FAMILIES.items()},
+    "transformer, TF32, CUDA graphs": (BASE, {"matmul_precision": "high", "cuda_graphs": True}, EXACT_LAWS),
+    **{f"{name}, bfloat16": (recipe, {"precision": "bfloat16"}, EXACT_LAWS) for name, recipe in FAMILIES.items()},
+    "transformer, bfloat16, CUDA graphs": (BASE, {"precision": "bfloat16", "cuda_graphs": True}, EXACT_LAWS),
+}
+
+
+@pytest.mark.parametrize(("recipe", "settings", "laws"), CASES.values(), ids=CASES)
+def test_laws_hold_on_gpu(recipe: Recipe, settings: dict[str, Any], laws: tuple[int, ...] | None) -> None:
+    results = list(law_runner.check(subject(recipe, device="cuda", **settings), laws))
+    assert not [str(result) for result in results if not result.passed]
+
+
+def built(recipe: Recipe, device: str, **settings: Any) -> Seq2SeqModel:
+    return impls.build(recipe, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, device=device, **settings)
+
+
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
+def test_updates_on_gpu_equal_those_on_cpu(recipe: Recipe) -> None:
+    """Without dropout, whose random numbers differ."""
+    recipe = replace(recipe, dropout=0.0)
+    batch = batch_of_lengths(*((3 + number % 9, 11 - number % 9) for number in range(24)))
+    losses = {}
+    for device in ("cpu", "cuda"):
+        model = built(recipe, device, training=Training(teacher_forcing=1.0))
+        for _ in range(5):
+            model.train_step(batch, 1e-3)
+        losses[device] = model.token_nats(batch)
+    np.testing.assert_allclose(losses["cuda"], losses["cpu"], atol=1e-3)
+
+
+def greedy(model: Seq2SeqModel, sources: Any, steps: int = 12) -> list[list[int]]:
+    decoding, last = model.begin_decoding(sources), np.full(len(sources), SOS, dtype=np.int32)
+    tokens = []
+    for _ in range(steps):
+        last = decoding.step(last, 1).tokens[:, 0]
+        tokens.append(last)
+    return [row[: row.index(EOS)] if EOS in row else row for row in np.stack(tokens, axis=1).tolist()]
+
+
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
+def test_greedy_translations_on_gpu_equal_those_on_cpu(recipe: Recipe) -> None:
+    batch = batch_of_lengths(*((3 + number % 9, 8) for number in range(24)))
+    weights = subject(recipe).perturbed(dropout=0.0).weights()
+    translations = []
+    for device in ("cpu", "cuda"):
+        model = built(recipe, device)
+        model.set_weights(weights)
+        translations.append(greedy(model, batch.source))
+    assert translations[0] == translations[1]
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("cuda_graphs", ["off", "on"])
+@pytest.mark.parametrize("matmul_precision", ["highest", "high"])
+def test_interrupted_run_on_gpu_resumes_exactly(
+    matmul_precision: Any, cuda_graphs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+    recipe = replace(BASE, max_length=100, dropout=0.1)
+    changes = {"device": "cuda", "matmul_precision": matmul_precision, "cuda_graphs": cuda_graphs}
+    run = spec("learned_positions", recipe, **changes)
+    assert train.run(run, tmp_path / "whole").status == "completed"
+    interrupted(run, tmp_path / "parts", 5)
+    assert train.run(run, tmp_path / "parts").environment["resumed_after_updates"] == [5]
+    weights, expected = (run_store.load_weights(tmp_path / name, run.id) for name in ("parts", "whole"))
+    assert_same_bits("weights after an interruption", weights, expected)
