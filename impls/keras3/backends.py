@@ -36,6 +36,9 @@ def _alone(chosen: str) -> Iterator[None]:
             del sys.modules[name]
 
 
+with contextlib.suppress(ImportError):
+    import sklearn  # noqa: F401  # Keras imports it if it is installed, and SciPy 1.18 cannot while modules are hidden
+
 with _alone(os.environ["KERAS_BACKEND"]):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras

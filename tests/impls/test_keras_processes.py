@@ -204,6 +204,16 @@ def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
     assert [record.status for record in result.records] == ["completed"]
 
 
+def test_scikit_learn_is_imported_while_nothing_is_hidden(tmp_path: Path) -> None:
+    """Keras imports it, and the SciPy that it imports fails on modules that are None."""
+    seen = "print(any(module is None for module in sys.modules.values()))"
+    (tmp_path / "sklearn.py").write_text(f"import sys; {seen}; raise ImportError")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-c", "import impls.keras3.backends"]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout.split()[:1]) == (0, ["False"]), process.stderr
+
+
 # What an update leaves ------------------------------------------------------------------------------------------------
 
 BUILD = """
