@@ -63,13 +63,14 @@ def statuses(records: Iterable[RunRecord]) -> str:
 
 def incomplete(label: str, records: Iterable[RunRecord]) -> list[str]:
     """Return a line for each run of a row that did not complete, with its status and reason."""
-    return [
-        f"{label}, seed {record.spec.seed}: {record.status}"
-        + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
-        + (f": {short_line(record.reason)}" if record.reason else "")
-        for record in records
-        if record.status != "completed"
-    ]
+    lines = []
+    for record in records:
+        if record.status != "completed":
+            epochs = f" after {count(len(record.curve), 'epoch')}" if record.curve else ""
+            reason = record.ending.removeprefix(f"{record.status}: ")
+            text = reason if reason.startswith(record.status) else f"{record.status}{epochs}: {reason}"
+            lines.append(f"{label}, seed {record.spec.seed}: {short_line(text)}")
+    return lines
 
 
 def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -167,35 +167,48 @@ def analyse_bench(records: Iterable[RunRecord], results: Path | StoredFiles | No
 
 def compared_tables(table: RunTable, mismatches: Iterable[Mismatch]) -> list[RunTable]:
     """Return the tables whose rows are compared: `table`, its parts of equal seeds, or none if it is not comparable."""
-    kinds = {mismatch.kind for mismatch in mismatches}
-    if kinds == {"seeds"} or (not kinds and _some_have_one_seed(table)):
-        return _by_seeds(table)
-    return [] if kinds else [table]
+    if {mismatch.kind for mismatch in mismatches} - {"seeds"}:
+        return []
+    return [table] if table.budget == "source" and not _some_have_one_seed(table) else _by_seeds(table)
 
 
 def _some_have_one_seed(table: RunTable) -> bool:
     """Return whether rows with one seed, which have no spread to test, are beside rows with several."""
-    seeds = {len(row.records) for row in table.rows}
+    seeds = {row.completed for row in table.rows if row.completed}
     return 1 in seeds and len(seeds) > 1
 
 
 def _by_seeds(table: RunTable) -> list[RunTable]:
-    """Return tables of equal seeds, those of most seeds first; a row is in each of them whose seeds it has.
+    """Return tables of equal seeds, those that compare most runs first; a row is in each of them whose seeds it has.
 
-    The last one has the seeds that all rows share, if there are any.
+    Seeds are those of completed runs, and other runs stay with their row. One of the tables has the seeds that all rows
+    share, if there are any.
     """
-    of_rows = [frozenset(record.spec.seed for record in row.records) for row in table.rows]
-    sets = {frozenset.intersection(*of_rows), *of_rows} - {frozenset()}
+    of_rows = [
+        frozenset(record.spec.seed for record in row.records if record.status == "completed") for row in table.rows
+    ]
+    completed = {own for own in of_rows if own}
+    if len(completed) < 2:
+        return [table]
+    sets = {frozenset.intersection(*completed), *completed} - {frozenset()}
+
+    def order(seeds: frozenset[int]) -> tuple[int, int, list[int]]:
+        return (len(seeds) * (1 - sum(seeds <= own for own in of_rows)), -len(seeds), sorted(seeds))
+
     parts = []
-    for seeds in sorted(sets, key=lambda seeds: (-len(seeds), sorted(seeds))):
+    for seeds in sorted(sets, key=order):
         members = [
-            replace(row, records=tuple(record for record in row.records if record.spec.seed in seeds))
+            replace(row, records=tuple(record for record in row.records if _belongs(record, seeds)))
             for row, own in zip(table.rows, of_rows, strict=True)
-            if seeds <= own
+            if seeds <= own or not own
         ]
         title = f"{table.title}, {named_seeds(sorted(seeds))}"
         parts.append(RunTable(table.budget, title, tuple(members)))
     return parts
+
+
+def _belongs(record: RunRecord, seeds: Collection[int]) -> bool:
+    return record.status != "completed" or record.spec.seed in seeds
 
 
 def leaderboards(table: RunTable, sentences: Sentences) -> dict[str, MetricLeaderboard]:

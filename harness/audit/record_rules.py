@@ -75,7 +75,7 @@ def ended(stored: StoredRun) -> Iterator[str]:
     if stored.parsed is None:
         yield UNREADABLE
     elif stored.parsed.status not in run_store.FINISHED:
-        yield f"{stored.parsed.status}: {' '.join(stored.parsed.reason.split()) or 'no reason recorded'}"
+        yield " ".join(stored.parsed.ending.split())
 
 
 def contents(stored: StoredRun) -> Iterator[str]:

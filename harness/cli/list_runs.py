@@ -79,7 +79,7 @@ def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path)
         say(f"  {started:{widths[0]}}  {epochs:>{widths[1]}}  {score:>{widths[2]}}  {name:{widths[3]}}  {run}")
     for record in records:
         if record.status != "completed":
-            say(f"  {one_line(record.id)}: {record.status} ({short_line(record.reason, longest=REASON_CHARACTERS)})")
+            say(f"  {one_line(record.id)}: {short_line(record.ending, longest=REASON_CHARACTERS)}")
 
 
 def _cells(record: RunRecord) -> tuple[str, str, str]:

@@ -159,7 +159,7 @@ def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
             say(remark(record.spec.data, record.sizes))
         for name, value in record.scores.items():
             say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
-        say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        say(f"{record.id}: {record.ending}")
         say(f"Record: {results / record.id}")
         if record.status == "completed":
             sweep.say_next_steps(results)

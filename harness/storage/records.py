@@ -111,6 +111,12 @@ class RunRecord:
     speed: dict[str, float] = field(default_factory=dict)
     decode: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def ending(self) -> str:
+        """The status, with the reason if there is one."""
+        repeats = self.reason.startswith(self.status)
+        return self.reason if repeats else ": ".join(filter(None, (self.status, self.reason)))
+
 
 def record_from_json(value: Any) -> RunRecord:
     """Return a `RunRecord` read from JSON.

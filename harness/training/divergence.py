@@ -24,7 +24,7 @@ def epoch_remark(epoch: EpochRecord, epochs: int) -> str:
 def record_remark(record: RunRecord) -> str:
     """Return a line with the result of a run."""
     if record.status != "completed":
-        return f"{record.status}: {record.reason}"
+        return record.ending
     scores = {name: math.nan if value is None else value for name, value in record.scores.items()}
     stopped = f", stopped early after epoch {record.stopped_epoch}" if record.stopped_epoch is not None else ""
     return (

@@ -128,9 +128,9 @@ def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
         (
             {"learned_positions": (0, 1), "paper": (1, 2)},
             [
+                ("seed 1", {"learned_positions": 1, "paper": 1}),
                 ("seeds 0, 1", {"learned_positions": 2}),
                 ("seeds 1, 2", {"paper": 2}),
-                ("seed 1", {"learned_positions": 1, "paper": 1}),
             ],
         ),
         ({"learned_positions": (0,), "paper": (1,)}, [("seed 0", {"learned_positions": 1}), ("seed 1", {"paper": 1})]),
@@ -156,7 +156,7 @@ def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
 @pytest.mark.parametrize(
     ("seeds", "expected"),
     [
-        ((0,), [{"learned_positions": 3}, {"learned_positions": 1, "paper": 1}]),
+        ((0,), [{"learned_positions": 1, "paper": 1}, {"learned_positions": 3}]),
         ((0, 1), [{"learned_positions": 3, "paper": 2}]),
     ],
 )
@@ -168,6 +168,23 @@ def test_analyse_bench_one_seed_is_compared_at_common_seeds_with_the_source_budg
     analysis = analyse_bench(records)
     assert [{row.label: len(row.records) for row in judged.table.rows} for judged in analysis.tables] == expected
     assert [len(judged.table.records) for judged in analysis.charted] == [len(records)]
+
+
+def test_analyse_bench_interrupted_runs_have_no_table_of_their_own() -> None:
+    """A controlled table has the seeds that its rows completed; the interrupted runs stay with their rows."""
+    interrupted = [
+        replace(record(variant, seed), status="interrupted", reason="interrupted by SIGINT", scores={})
+        for variant, seed in (("learned_positions", 2), ("paper", 1), ("conv_ffn", 0))
+    ]
+    completed = [record("learned_positions", 0), record("learned_positions", 1), record("paper", 0)]
+    first, second = analyse_bench([*completed, *interrupted]).tables
+    assert first.table.title.endswith(", seed 0")
+    assert [(row.label, row.completed, len(row.records)) for row in first.table.rows] == [
+        *(("learned_positions", 1, 2), ("conv_ffn", 0, 1), ("paper", 1, 2)),
+    ]
+    assert set(first.leaderboards["bleu_sacre"].ranking) == {"learned_positions", "paper"}
+    assert second.table.title.endswith(", seeds 0, 1")
+    assert [(row.label, row.completed) for row in second.table.rows] == [("learned_positions", 2), ("conv_ffn", 0)]
 
 
 def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None:

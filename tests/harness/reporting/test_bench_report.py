@@ -119,6 +119,13 @@ def test_runs_that_did_not_complete_are_listed(status: str) -> None:
     assert status in markdown([broken(records[0], status)])
 
 
+def test_run_whose_reason_begins_with_its_status_is_listed_without_repeating_it() -> None:
+    reason = "interrupted by SIGINT after 5 of 70 updates"
+    output = terminal([record(), replace(record(seed=1), status="interrupted", reason=reason, curve=())])
+    assert f"learned_positions, seed 1: {reason}" in output
+    assert "interrupted: " not in output
+
+
 def test_settings_tell_rows_of_one_variant_apart() -> None:
     ablated = replace(RECIPES["learned_positions"], dropout=0.3)
     records = [record(), record(recipe=ablated), record("paper", framework="keras"), record("paper")]
