@@ -1,0 +1,99 @@
+"""The results page repeats the comparison on a GPU, that of `plain` on a CPU, and the speed on a GPU."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import published_pages
+import pytest
+from places import ROOT
+
+from harness.cli.main import main
+from harness.speed import speed_document
+from harness.storage import run_store
+
+GPU, PLAIN = (run_store.records(ROOT / folder) for folder in (published_pages.GPU, published_pages.PLAIN))
+CPU = [
+    run
+    for run in (*run_store.records(ROOT / published_pages.RESULTS), *PLAIN)
+    if (run.spec.budget, run.environment["framework"]) == ("controlled", "torch")
+]
+RESULTS_PAGE = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+SECTION = RESULTS_PAGE.split("## The same comparison on a GPU ")[1].split(" ## ")[0]
+VARIANTS = sorted({run.spec.variant for run in GPU})
+BASE = "learned_positions"
+EFFECT = re.compile(r"([+−]?\d+\.\d\d)(?: [▲▼~])? \(([+−]?\d+\.\d\d) to ([+−]?\d+\.\d\d); (p <?\d\.\d{3})")
+
+
+def mean(runs: list[run_store.RunRecord], variant: str, metric: str) -> float:
+    values = {run.spec.seed: run.scores[metric] for run in runs if run.spec.variant == variant}
+    assert set(values) == {0, 1, 2}
+    return float(np.mean([value for value in values.values() if value is not None]))
+
+
+def negated(number: str) -> str:
+    return number.translate({ord("+"): "−", ord("−"): "+"})
+
+
+def differences_from_base(page: Path) -> dict[str, str]:
+    """Return the difference in sacreBLEU of each variant from the base, with interval and p, as on a page."""
+    table = html.unescape(page.read_text(encoding="utf-8")).partition("**sacreBLEU, Controlled: ")[2]
+    lines = [line for line in table.partition("\n\n**")[0].splitlines() if line.startswith("| ")]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in lines]
+    differences = {}
+    for row, *cells in rows:
+        for column, cell in zip(head[1:], cells, strict=False):
+            if BASE in (row, column) and (effect := EFFECT.search(cell)):
+                difference, low, high, p = effect.groups()
+                if row == BASE:
+                    difference, low, high = map(negated, (difference, high, low))
+                differences[column if row == BASE else row] = f"{difference} ({low} to {high}; {p})"
+    return differences
+
+
+def test_results_page_repeats_the_comparison_on_a_gpu() -> None:
+    differences = differences_from_base(ROOT / published_pages.REPORTS / "gpu" / "index.md")
+    assert set(differences) == set(VARIANTS) - {BASE}
+    moves = []
+    for variant in VARIANTS:
+        bleu, perplexity = (
+            [mean(runs, variant, metric) for runs in (GPU, CPU)] for metric in ("bleu_sacre", "test_perplexity")
+        )
+        cells = [*(f"{value:.1f}" for value in bleu), *(f"{value:.2f}" for value in perplexity)]
+        assert f"| `{variant}` | {' | '.join(cells)} | {differences.get(variant, '–')} |" in SECTION
+        moves.append(abs(bleu[0] - bleu[1]))
+    assert f"No mean moves by more than {max(moves):.1f} BLEU" in SECTION
+
+
+def test_runs_on_gpu_and_cpu_have_the_same_batches_and_initial_weights() -> None:
+    on_cpu = {(run.spec.variant, run.spec.seed): run for run in CPU}
+    assert {run.environment["machine"]["gpu"] for run in GPU} == {"NVIDIA H200"}
+    for run in GPU:
+        other = on_cpu[run.spec.variant, run.spec.seed].fingerprints
+        assert all(run.fingerprints[name] == other[name] for name in ("weights", "batches", "tokenised"))
+
+
+def test_results_page_repeats_the_difference_of_plain_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "plain", BASE, "--results", str(ROOT / published_pages.PLAIN)]) == 0
+    found = re.search(r"minus A \(plain\): (\S+) \(95 % interval (\S+ to \S+)\)", capsys.readouterr().out)
+    assert found is not None
+    assert f"`{BASE}` differs from `plain` by {found[1]} ({found[2]};" in SECTION
+
+
+def test_results_page_repeats_the_speed_on_a_gpu() -> None:
+    document = speed_document.load(ROOT / published_pages.SPEED_GPU)
+    subject = document.subject(f"{BASE}/torch")
+    assert subject.training is not None
+    update = subject.training.update_seconds
+    ratios = {pair.work: pair.ratio.median for pair in document.comparisons if pair.baseline == "plain"}
+    seconds = {way.name: way.thousand_seconds for way in subject.decoding}
+    for sentence in (
+        f"an update of `{BASE}` takes {1e3 * update:.1f} ms, an epoch {update * document.data.epoch_updates:.1f} s",
+        f"`plain` {ratios['training']:.1f} times as long. MFU is {100 * document.mfu(subject).median:.0f} %",
+        f"1,000 sentences take {seconds['greedy']:.2f} s greedily and {seconds['beam']:.2f} s with beam 5, "
+        f"and one by one {seconds['single_greedy']:.0f} s, {ratios['single_greedy']:.1f} times as fast as `plain`",
+    ):
+        assert sentence in RESULTS_PAGE
