@@ -14,6 +14,7 @@ from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, TableRow, groups, incomplete, measure
 from harness.analysis.leaderboard import compared_tables
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
+from harness.analysis.scales import IDENTITY
 from harness.analysis.selection import Run, Side
 from harness.analysis.sentence_comparison import Ngram, Sentence, SubsetScores
 from harness.storage import run_store
@@ -249,7 +250,9 @@ def _metric(
     copies = (replace(side, runs=tuple(map(replace, side.runs))) for side in table_rows)
     rows = [row for side in copies for row in evidence_of([side]) if row.seeds]
     reported = bool(rows) and not not_tested and all(seeds <= set(row.seeds) for row in rows)
-    table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=metric.scale)
+    # The costs of one side can vary severalfold, and a difference of geometric means is not that of the columns.
+    scale = IDENTITY if metric.kind == "cost" else metric.scale
+    table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=scale)
     return MetricComparison(metric, intervals, table, reported, not_tested=not_tested)
 
 

@@ -45,6 +45,18 @@ def test_difference_has_students_interval_on_the_logit_scale(variant_pair: Path)
     assert (reverse.mean, reverse.low) == (pytest.approx(-ends[0]), pytest.approx(-ends[2]))
 
 
+def test_difference_of_a_cost_is_that_of_the_means_however_much_it_varies(tmp_path: Path) -> None:
+    seconds = {FIRST: (100.0, 900.0, 60.0), SECOND: (110.0, 200.0, 1_000.0)}
+    for variant, values in seconds.items():
+        for seed, value in enumerate(values):
+            save_record(tmp_path, variant, seed, speed={"total_seconds": value})
+    metric = compared(tmp_path).metric("total_seconds")
+    expected = scipy.stats.ttest_rel(seconds[SECOND], seconds[FIRST])
+    difference = metric.difference("B", "A")
+    assert difference.mean == pytest.approx(metric.intervals[1].mean - metric.intervals[0].mean)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+
+
 def test_conclusion_follows_the_direction_of_the_metric(tmp_path: Path) -> None:
     for seed in range(3):
         save_record(tmp_path, FIRST, seed, scores=dict.fromkeys(("bleu_sacre", "test_loss"), 5.0))
