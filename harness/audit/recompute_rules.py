@@ -34,6 +34,9 @@ OTHER_VERSION_SHARE = 0.01
 BATCH = 128
 """The batch size of evaluation; the tutorials' perplexity is a mean over its batches."""
 
+NO_CORPUS = "no corpus: "
+"""Begins the reason why a rule is skipped without the text of a run."""
+
 PREPARING = ("spacy", "sacremoses", "sentencepiece", "subword-nmt")
 SCORING = ("sacrebleu", "sacremoses", "spacy", "sentencepiece", "subword-nmt")
 MOST_NUMBERS, MOST_UPDATES = run_store.WEIGHTS_BYTES // 4, 200_000
@@ -211,7 +214,7 @@ def local_corpus(stored: StoredRun) -> Dataset:
     key = ("corpus", record.spec.data, canonical_json(record.fingerprints.get("files")))
     prepared = stored.context.cached(key, load)
     if isinstance(prepared, str):
-        raise Skipped(f"no corpus: {prepared}")
+        raise Skipped(f"{NO_CORPUS}{prepared}")
     return prepared
 
 

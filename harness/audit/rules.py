@@ -262,6 +262,13 @@ def apply(
     warnings = [outcome for outcome in outcomes if outcome.rule in WARNINGS]
     outcomes = [outcome for outcome in outcomes if outcome.rule not in WARNINGS]
     remarks = [str(Finding(heading, line)) for heading, _, table in compared for line in table_rules.remarks(table)]
+    remarks += [
+        f"{count(runs_without, 'run')} not checked against the text: {reason.removeprefix(recompute_rules.NO_CORPUS)}"
+        for outcome in outcomes
+        if outcome.rule.check is recompute_rules.corpus
+        for reason, runs_without in outcome.skips.items()
+        if reason.startswith(recompute_rules.NO_CORPUS)
+    ]
     names = tuple(run.name for run in runs)
     return AuditReport(names, tuple(tables), tuple(outcomes), tuple(remarks), tuple(warnings))
 

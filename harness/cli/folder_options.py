@@ -22,7 +22,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--results",
-        type=Path,
+        type=_folder,
         default=results_folders.RESULTS,
         metavar="FOLDER",
         help=f"folder of run records (default {results_folders.RESULTS})",
@@ -32,8 +32,16 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 def add_reports(parser: argparse.ArgumentParser) -> None:
     """Add --reports."""
     parser.add_argument(
-        "--reports", type=Path, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
+        "--reports", type=_folder, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
     )
+
+
+def _folder(text: str) -> Path:
+    """Check the path of a folder, which need not exist."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file, not a folder")
+    return path
 
 
 def _experiment(text: str) -> str:

@@ -76,7 +76,7 @@ def seeds(text: str) -> tuple[int, ...]:
         low, high = map(int, ends)
         if not low <= high < low + MOST_SEEDS:
             raise argparse.ArgumentTypeError(
-                f"{text!r}: {part.strip()} must ascend and name at most {MOST_SEEDS:,} seeds"
+                f"{part.strip()!r}: a range ascends, as in 0-4, and has at most {MOST_SEEDS:,} seeds"
             )
         numbers += range(low, high + 1)
     return tuple(dict.fromkeys(numbers))

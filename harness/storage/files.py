@@ -173,7 +173,10 @@ def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Itera
         OSError: The file cannot be opened.
         ValueError: It is not a regular file, or too large; the message names it.
     """
-    if not stat.S_ISREG((path.stat() if links else path.lstat()).st_mode):
+    mode = (path.stat() if links else path.lstat()).st_mode
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path}: a folder, expected a file")
+    if not stat.S_ISREG(mode):
         raise ValueError(f"{path}: expected a regular file{'' if links else ', not a link to one'}")
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:

@@ -32,7 +32,7 @@ from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.results_folders import RESULTS as RESULTS
 from harness.storage.results_folders import list_command
-from harness.text import brief, first_few
+from harness.text import brief, did_you_mean, first_few
 from impls.contract import Arrays, Numbers
 
 PUBLISHED = "published"
@@ -145,7 +145,9 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
     if len(matches) > 1:
         raise ValueError(f"run {prefix!r}: {len(matches)} ids begin with it ({first_few(matches, 4)})")
     if not matches:
-        raise ValueError(f"run {prefix!r}: there is none in {results}; {list_command(results)}")
+        variants = dict.fromkeys(run_id.partition("-")[0] for run_id in ids)
+        near = did_you_mean(prefix, variants)
+        raise ValueError(f"run {prefix!r}: there is none in {results}{near}; {list_command(results)}")
     return matches[0]
 
 

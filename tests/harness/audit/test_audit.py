@@ -141,7 +141,9 @@ def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pyte
     for path in results.glob("*/attention*"):
         path.unlink()
     assert main(["check", "--verbose", "--results", str(results)]) == 0
-    lines = {line[:3]: line for line in capsys.readouterr().out.split("\n")}
+    output = capsys.readouterr().out
+    assert "not checked against the text: " in output
+    lines = {line[:3]: line for line in output.split("\n")}
     assert "skipped (attention not stored" in lines["C32"]
     assert "skipped (weights not stored" in lines["C27"]
     assert all("skipped (no corpus: " in lines[code] for code in ("C29", "C30", "C31", "C62"))

@@ -109,6 +109,8 @@ BAD = {
     "bench --budget pilot": "--budget",
     "run paper --budget tuned": "--budget",
     "run paper --budget pilot": "--budget",
+    "bench --seed 4-0": "'4-0': a range ascends, as in 0-4, and has at most",
+    "speed --from .": "a folder, expected a file",
     "bench --plan 0.5": "give detect=NUMBER",
     "bench --plan detect=0": "the number is positive",
     "bench --plan detect=nan": "the number is positive",
@@ -133,6 +135,13 @@ BAD = {
 def test_bad_options_are_refused(line: str, tmp_path: Path, refused: Refused) -> None:
     refused(line.split(), BAD[line])
     assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("line", ["bench --results", "run paper --results", "report --reports", "check --results"])
+def test_file_in_place_of_a_folder_is_refused(line: str, tmp_path: Path, refused: Refused) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    refused([*line.split(), str(path)], f"{str(path)!r} is a file, not a folder")
 
 
 @pytest.mark.parametrize("line", ["bench --variant paper", "run paper"])

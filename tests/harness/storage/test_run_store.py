@@ -136,5 +136,8 @@ def test_find_unique_prefix_returns_the_record(tmp_path: Path) -> None:
     assert run_store.find(tmp_path, SPEC.id) == RECORD
     with pytest.raises(ValueError, match="2 ids begin with it"):
         run_store.find(tmp_path, SPEC.id[:12])
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match=r"there is none in [^;]+; see"):
         run_store.find(tmp_path, "nothing")
+    variant = SPEC.id.partition("-")[0]
+    with pytest.raises(ValueError, match=f"; did you mean {variant!r}"):
+        run_store.find(tmp_path, f"{variant[:-1]}-")
