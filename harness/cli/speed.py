@@ -15,7 +15,7 @@ from harness.cli import chosen_models, folder_options, options, report_writing, 
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec, RunSpec, number_format
+from harness.experiments.specs import DataSpec, RunSpec, execution
 from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
@@ -316,8 +316,7 @@ def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     say(
         f"Size {plan.amounts.name} ({plan.amounts.purpose}): {count(len(plan.jobs), 'model')}, "
-        f"{plan.amounts.rounds} rounds, {spec.threads} threads, {spec.device}, {number_format(spec)}"
-        f"{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
+        f"{plan.amounts.rounds} rounds, {spec.threads} threads, {execution(spec)}."
     )
     needed, available = plan.amounts.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > available:

@@ -240,6 +240,12 @@ def number_format(settings: Any) -> str:
     return precision if products == "highest" else f"{precision}, matmul precision {products}"
 
 
+def execution(settings: Any) -> str:
+    """Return device, precision and CUDA graphs of a run or a speed measurement, as "cuda, float32, CUDA graphs"."""
+    graphs = ", CUDA graphs" * (settings.cuda_graphs == "on")
+    return f"{settings.device}, {number_format(settings)}{graphs}"
+
+
 def spec_from_json(value: Any) -> RunSpec:
     """Return a `RunSpec` read from JSON. Raises: ValueError naming an unknown, missing or invalid field."""
     spec: RunSpec = from_json(RunSpec, value, "spec")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import textwrap
 import zlib
 from collections.abc import Container, Sequence
@@ -185,8 +186,18 @@ def subtitle(plot: Figure, text: str) -> None:
 def titles(axes: Axes, layout: Layout, title: str, label: str) -> None:
     """Write the title of a panel and the label of its horizontal axis, on several lines in the narrow layout."""
     longest, size = (22, 10) if layout == "narrow" else (100, 11)
-    axes.set_title(textwrap.fill(title, longest), fontsize=size)
-    axes.set_xlabel(textwrap.fill(label, longest))
+    axes.set_title(_filled(title, longest), fontsize=size)
+    axes.set_xlabel(_filled(label, longest))
+
+
+def _filled(text: str, longest: int) -> str:
+    """Break a text into lines after spaces, slashes and underscores, never inside a word."""
+    lines = [""]
+    for part in re.split(r"(?<=[ /_])", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > longest:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(map(str.rstrip, lines))
 
 
 def name_rows(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.analysis.grouping import BUDGETS, rows
-from harness.experiments.specs import number_format
+from harness.experiments.specs import execution
 from harness.reporting.formatting import MISSING
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -44,9 +44,8 @@ def _decoding(record: RunRecord) -> str:
 
 def _machine(record: RunRecord) -> str:
     spec = record.spec
-    graphs = ", CUDA graphs" * (spec.cuda_graphs == "on")
     framework = f"{spec.framework} on {spec.backend}" if spec.backend else spec.framework
-    return f"{framework}, {spec.device}, {number_format(spec)}{graphs}, {count(spec.threads, 'thread')}"
+    return f"{framework}, {execution(spec)}, {count(spec.threads, 'thread')}"
 
 
 def _data(record: RunRecord) -> str:

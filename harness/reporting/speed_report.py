@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Plot
 
-from harness.experiments.specs import number_format
+from harness.experiments.specs import execution
 from harness.reporting import pages, render_text, speed_findings, speed_plots, speed_tables
 from harness.reporting.document import Block, Code, Disclosure, Document, Figure, Heading, Items, Links, facts
 from harness.reporting.report_sections import corpora
@@ -120,11 +120,10 @@ def _about(document: SpeedDocument) -> str:
     settings, machine, spec = document.settings, document.machine, document.data.spec
     measured = sum(subject.measured for subject in document.subjects)
     note = f" Note: {document.note}" if document.note else ""
-    device = f"{settings.device}, {number_format(settings)}"
     return short_line(
         f"{measured} of {count(len(document.subjects), 'subject')} measured on {document.started[:10]}, commit "
         f"{(machine.commit or 'unknown')[:10]}; size {settings.size}, {spec.corpus} {spec.direction}, batches of "
-        f"{settings.batch_size}, {count(settings.threads, 'thread')}, {device}.{note}",
+        f"{settings.batch_size}, {count(settings.threads, 'thread')}, {execution(settings)}.{note}",
         longest=1_000,
     )
 

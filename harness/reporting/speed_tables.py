@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.analysis.inference import student
-from harness.experiments.specs import number_format
+from harness.experiments.specs import execution
 from harness.reporting.document import Cell, Table
 from harness.reporting.formatting import MISSING, mebibytes, significant_digits
 from harness.speed.speed_document import Scaling, SpeedDocument, SpeedRatio
@@ -319,7 +319,6 @@ def subjects(document: SpeedDocument) -> list[Table]:
 def machine(document: SpeedDocument) -> list[tuple[str, str]]:
     """Return the facts about the machine and the work that was timed, name by name."""
     machine, settings = document.machine, document.settings
-    graphs = ", CUDA graphs" if settings.cuda_graphs == "on" else ""
     loads = ("unknown" if load is None else f"{load:.2f}" for load in (machine.load_before, machine.load_after))
     pairs = {
         "processor": machine.processor or "unknown",
@@ -327,7 +326,7 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         "threads per subject": str(settings.threads),
         "memory": "unknown" if machine.memory_bytes is None else f"{mebibytes(machine.memory_bytes)} MiB",
         "GPU": machine.gpu or "none used",
-        "device, precision": f"{settings.device}, {number_format(settings)}{graphs}",
+        "device, precision": execution(settings),
         "system": machine.system,
         "Python": machine.python,
         "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()) or "unknown",

@@ -97,3 +97,5 @@ def test_results_page_repeats_the_speed_on_a_gpu() -> None:
         f"and one by one {seconds['single_greedy']:.0f} s, {ratios['single_greedy']:.1f} times as fast as `plain`",
     ):
         assert sentence in RESULTS_PAGE
+    page = ROOT / published_pages.REPORTS / "gpu" / "speed" / "index.md"
+    assert "cuda, float32, matmul precision high, CUDA graphs." in page.read_text(encoding="utf-8")

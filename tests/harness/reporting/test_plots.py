@@ -117,6 +117,15 @@ def test_labels_of_forty_variants_do_not_overlap_beside_speeds() -> None:
     assert all(upper[0] > lower[1] - 1 for lower, upper in itertools.pairwise(labels))
 
 
+def test_narrow_titles_break_between_words_only() -> None:
+    axes = Figure().add_subplot()
+    plot_style.titles(
+        axes, "narrow", "learned_positions/torch compared with", "times as fast as the baseline, log scale"
+    )
+    assert axes.get_title().split("\n") == ["learned_positions/", "torch compared with"]
+    assert axes.get_xlabel().split("\n") == ["times as fast as the", "baseline, log scale"]
+
+
 def test_every_colour_of_a_plot_is_in_the_style_sheet() -> None:
     style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
     names = {value.removeprefix("var(").removesuffix(")") for value in inline_svg.COLOURS.values()}
