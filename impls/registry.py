@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -326,3 +326,34 @@ def exporter(kind: str) -> Callable[..., None]:
     if reason:
         raise ValueError(reason)
     return load(f"{BASELINES[baseline].builder.partition(':')[0]}:export")
+
+
+COMPUTE_TYPES = {entry.compute_type or "float32": name for name, entry in BASELINES.items() if "ctranslate2" in name}
+"""The baseline of each number format in which exported weights can be loaded."""
+
+
+def load_exported(
+    compute_type: str,
+    recipe: Recipe,
+    vocabularies: tuple[Sequence[str], Sequence[str]],
+    contents: Mapping[str, bytes],
+    *,
+    device: str,
+) -> Any:
+    """Return the `impls.baselines.ctranslate2.CTranslate2` of the files that the exporter "ctranslate2" wrote.
+
+    Args:
+        compute_type: The number format of the weights, one of `COMPUTE_TYPES`.
+        recipe: The recipe of the weights.
+        vocabularies: The source and the target words.
+        contents: The contents of the files by their names.
+        device: The device of the model.
+
+    Raises:
+        ValueError: The library is not installed, or lacks the device or the number format here.
+    """
+    reason = missing_baseline(COMPUTE_TYPES[compute_type], device)
+    if reason:
+        raise ValueError(reason)
+    loader = load("impls.baselines.ctranslate2:load_exported")
+    return loader(recipe, vocabularies, contents, device=device, compute_type=compute_type)

@@ -1,4 +1,8 @@
-"""`score`: recompute every score from the stored translations and compare it with the record."""
+"""`score`: recompute every score from the stored translations and compare it with the record.
+
+With --engine ctranslate2 the test set is translated again, with the stored weights in CTranslate2. Scores that differ
+are then no fault: the exit code stays 0.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,20 @@ import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.cli import folder_options, options
+from harness.cli import folder_options, options, translation_engine
 from harness.cli.console import say, say_json, warn
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import count, one_line
 from impls.contract import Arrays
+
+if TYPE_CHECKING:
+    from harness.data.dataset import Dataset
 
 TOLERANCE = 1e-6
 PERPLEXITY_TOLERANCE = 1e-4
@@ -27,6 +34,7 @@ SUMMARY = "recompute scores from the stored translations"
 EXAMPLES = (
     ("recompute the scores of every run", ""),
     ("of the runs of one variant", "--run paper"),
+    ("of translations with weights of 8 bits", "--run paper --engine ctranslate2 --compute-type int8"),
     ("of the published runs, as JSON", "--results results/published --json"),
 )
 
@@ -39,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="a run's id or the beginning of it, or a variant for all its completed runs; repeatable (default: all)",
     )
+    translation_engine.add_options(parser, native="the stored translations")
     options.add_json(parser, "every recomputed and recorded score")
     folder_options.add_results(parser)
 
@@ -46,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Compare stored with recomputed scores. Returns 0, or 1 if one differs or a record cannot be read."""
     results: Path = arguments.results
+    library = translation_engine.uses_library(arguments)
     unreadable: list[str] = []
     if arguments.run:
         matching = [run_store.completed(results, name) or [run_store.find(results, name)] for name in arguments.run]
@@ -62,12 +72,12 @@ def command(arguments: argparse.Namespace) -> int:
     for record in chosen:
         if not arguments.json:
             say(f"{record.id}:")
-        rescored.append(_rescore(record, results))
+        rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
         if not arguments.json:
             _say(rescored[-1])
     if arguments.json:
         say_json([_json(run) for run in rescored])
-    return int(bool(unreadable) or any(run.differences for run in rescored))
+    return int(bool(unreadable) or (not library and any(run.differences for run in rescored)))
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,16 @@ class _Rescored:
     Attributes:
         sentences: The number of sentences with stored counts; None if the run has none.
         wrong_counts: The scores whose stored counts are not those of the translations.
+        translated: The number of sentences that CTranslate2 has translated; None without it.
+        equal: How many of its translations are those that the run has stored.
     """
 
     record: RunRecord
     scores: Scores
     sentences: int | None
     wrong_counts: list[str]
+    translated: int | None = None
+    equal: int | None = None
 
     @property
     def wrong_scores(self) -> list[str]:
@@ -100,16 +114,40 @@ def _is_close(stored: float | None, value: float) -> bool:
     return stored is not None and math.isclose(stored, value, rel_tol=0, abs_tol=TOLERANCE)
 
 
+def _check_status(record: RunRecord) -> None:
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be scored")
+
+
+def _check_text(record: RunRecord, dataset: Dataset) -> None:
+    if dataset.digests["files"] != record.fingerprints.get("files"):
+        raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
+
+
+def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Rescored:
+    """Return the scores of translations of CTranslate2."""
+    from harness.evaluation import evaluate
+
+    _check_status(record)
+    results, decoding = arguments.results, record.spec.decoding
+    dataset, translate = translation_engine.translator(
+        record, results, device="cpu", compute_type=arguments.compute_type
+    )
+    _check_text(record, dataset)
+    hypotheses = evaluate.as_hypotheses(dataset, translate(dataset.test.source, decoding))
+    scores = evaluate.test_scores(dataset, hypotheses, decoding.unknown)
+    equal = translation_engine.equal_translations(record, results, hypotheses, decoding)
+    return _Rescored(record, scores, None, [], translated=len(hypotheses), equal=equal)
+
+
 def _rescore(record: RunRecord, results: Path) -> _Rescored:
     from harness.data.dataset import of_run
     from harness.evaluation.evaluate import check_words, test_scores
 
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be scored")
+    _check_status(record)
     hypotheses = run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
     dataset = of_run(record)
-    if dataset.digests["files"] != record.fingerprints.get("files"):
-        raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
+    _check_text(record, dataset)
     check_words(hypotheses, f"run {record.id}: {run_store.HYPOTHESES}")
     scores = test_scores(dataset, hypotheses, record.spec.decoding.unknown)
     stored = run_store.sentences_of(run_store.run_folder(results, record.id), record)
@@ -129,6 +167,8 @@ def _say(run: _Rescored) -> None:
     if run.sentences is not None:
         remark = f"   wrong for {', '.join(run.wrong_counts)}" if run.wrong_counts else ""
         say(f"  sentences            {run.sentences:,}, with their counts for each score{remark}")
+    if run.translated is not None:
+        translation_engine.say_equal(run.equal, run.translated)
     if run.differences:
         say(f"  {count(run.differences, 'score')} {'differs' if run.differences == 1 else 'differ'}")
     else:
@@ -152,6 +192,8 @@ def _json(run: _Rescored) -> dict[str, Any]:
         },
         "sentences": run.sentences,
         "wrong_counts": run.wrong_counts,
+        "translated": run.translated,
+        "equal_translations": run.equal,
     }
 
 

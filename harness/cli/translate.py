@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from harness import text
 from harness.analysis.grouping import changed_fields
-from harness.cli import folder_options, options, score
+from harness.cli import folder_options, options, score, translation_engine
 from harness.cli.console import say, warn
 from harness.evaluation import ensemble
 from harness.experiments.specs import DecodingSpec, Unknown
@@ -24,7 +25,8 @@ from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
     from harness.data.dataset import Dataset, Encoded
-    from harness.evaluation.search import Decodable, Decoded
+    from harness.evaluation.search import Decoded
+    from harness.training.converted import Translate
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 STEP = 100
@@ -34,6 +36,7 @@ EXAMPLES = (
     ("translate a sentence", "--run paper 'Ein Hund läuft.'"),
     ("translate a file with beam search", "--run paper --file german.txt --beam 5"),
     ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund läuft.'"),
+    ("translate with CTranslate2 and weights of 8 bits", "--run paper --engine ctranslate2 --compute-type int8 --test"),
     ("score an ensemble of two runs on the test set", "--run paper --run learned_positions --test --beam 5"),
 )
 
@@ -72,6 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print every hundredth stored test translation with its reference",
     )
+    translation_engine.add_options(parser, native="the library that the run was trained with")
     parser.add_argument("--device", default="cpu", help="device of the model, cpu or cuda (default cpu)")
     parser.add_argument(
         "--import-builder",
@@ -94,28 +98,38 @@ def command(arguments: argparse.Namespace) -> int:
     first = next(blocks)
     if arguments.attention is not None and len(first) != 1:
         raise ValueError(f"--attention draws one sentence, not {len(first)}")
-    from harness.data.dataset import of_run
-
-    dataset = of_run(records[0])
-    models = [
-        load.load_model(
-            record, arguments.results, dataset, device=arguments.device, import_builder=arguments.import_builder
-        )
-        for record in records
-    ]
-    model = ensemble.joint(models, len(dataset.target_words))
+    dataset, models, engine = _load(arguments, records)
     if arguments.test:
-        return _test(model, dataset, decoding)
+        return _test(arguments, records, models, dataset, engine, decoding)
     position = 0
     for sentences in itertools.chain([first], blocks):
         if any(sentences):
-            decoded = _translate(sentences, model, dataset, decoding, position=position)
+            decoded = _translate(sentences, engine, dataset, decoding, position=position)
             if arguments.attention is not None:
                 _draw(models[0], *decoded, dataset, arguments.attention)
         else:
             say("\n" * (len(sentences) - 1))
         position += len(sentences)
     return 0
+
+
+def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[Dataset, list[Seq2SeqModel], Translate]:
+    """Return the corpus of the runs, their models, none for CTranslate2, and the function that translates."""
+    results, device = arguments.results, arguments.device
+    if translation_engine.uses_library(arguments):
+        dataset, engine = translation_engine.translator(
+            records[0], results, device=device, compute_type=arguments.compute_type
+        )
+        return dataset, [], engine
+    from harness.data.dataset import of_run
+    from harness.evaluation import search
+
+    dataset = of_run(records[0])
+    models = [
+        load.load_model(record, results, dataset, device=device, import_builder=arguments.import_builder)
+        for record in records
+    ]
+    return dataset, models, functools.partial(search.translate, ensemble.joint(models, len(dataset.target_words)))
 
 
 def completed_run(results: Path, name: str) -> RunRecord:
@@ -137,44 +151,61 @@ def _check_options(arguments: argparse.Namespace, runs: int) -> None:
         raise ValueError(f"--attention {image}: the file name must end in {' or '.join(IMAGE_SUFFIXES)}")
     if runs > 1 and (image or arguments.every_hundredth):
         raise ValueError("--attention and --every-hundredth are about one run: give one --run")
+    library = translation_engine.uses_library(arguments)
+    if library and (runs > 1 or image):
+        option = "--attention" if image else "several --run"
+        raise ValueError(f"--engine ctranslate2 does not support {option}: use --engine native")
     if arguments.test and (arguments.sentence or arguments.file or image):
         raise ValueError("--test translates the test set; it takes no sentence, no --file and no --attention")
-    settings = arguments.beam or arguments.unknown or image or arguments.test
+    settings = arguments.beam or arguments.unknown or image or arguments.test or library
     if arguments.every_hundredth and (arguments.sentence or arguments.file or settings):
         raise ValueError("--every-hundredth prints stored translations; it takes no sentence and no other option")
 
 
-def _test(model: ensemble.Translator, dataset: Dataset, decoding: DecodingSpec) -> int:
-    """Translate the test set and print its scores. Returns 0."""
-    from harness.evaluation import evaluate, search
+def _test(
+    arguments: argparse.Namespace,
+    records: Sequence[RunRecord],
+    models: Sequence[Seq2SeqModel],
+    dataset: Dataset,
+    engine: Translate,
+    decoding: DecodingSpec,
+) -> int:
+    """Translate the test set and print its scores: those of the translations alone without models. Returns 0."""
+    from harness.evaluation import evaluate
 
-    loss, _ = evaluate.test_nats(model, dataset)
-    hypotheses = evaluate.as_hypotheses(dataset, search.translate(model, dataset.test.source, decoding))
+    values = {}
+    if models:
+        loss, _ = evaluate.test_nats(ensemble.joint(models, len(dataset.target_words)), dataset)
+        values = evaluate.perplexities(loss)
+    hypotheses = evaluate.as_hypotheses(dataset, engine(dataset.test.source, decoding))
     scores = evaluate.test_scores(dataset, hypotheses, decoding.unknown)
-    for name, value in {**evaluate.perplexities(loss), **scores.values}.items():
+    for name, value in {**values, **scores.values}.items():
         say(score.score_line(name, value, scores.signatures.get(name, "")))
+    if not models:
+        equal = translation_engine.equal_translations(records[0], arguments.results, hypotheses, decoding)
+        translation_engine.say_equal(equal, len(hypotheses))
     return 0
 
 
 def _translate(
-    sentences: Sequence[str], model: Decodable, dataset: Dataset, decoding: DecodingSpec, *, position: int
+    sentences: Sequence[str], engine: Translate, dataset: Dataset, decoding: DecodingSpec, *, position: int
 ) -> tuple[Encoded, Decoded]:
     """Print one translation per sentence, and return what was translated: the sentences that are not empty.
 
     Args:
         sentences: The sentences; translations of empty ones are empty.
-        model: The model.
-        dataset: Its corpus.
+        engine: The function that translates.
+        dataset: The corpus of the model.
         decoding: How to search.
         position: The number of sentences before these.
     """
     from harness.data.dataset import encode
-    from harness.evaluation import evaluate, search
+    from harness.evaluation import evaluate
 
     indices = [index for index, sentence in enumerate(sentences) if sentence]
     encoded = encode(dataset, [sentences[index] for index in indices])
     _warn_of_cuts(encoded, [position + index for index in indices], dataset.data.max_length)
-    decoded = search.translate(model, encoded.ids, decoding)
+    decoded = engine(encoded.ids, decoding)
     lines = [""] * len(sentences)
     for index, hypothesis in zip(indices, evaluate.as_hypotheses(dataset, decoded), strict=True):
         lines[index] = hypothesis.text

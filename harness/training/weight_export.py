@@ -42,24 +42,34 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
             express the recipe, or the folder cannot be written.
     """
     if kind in registry.EXPORTS:
-        registry.exporter(kind)
-        if record.spec.recipe is None:
-            raise ValueError(
-                f"run {record.id}: its model is built by the external code {record.spec.variant!r}, and only recipes "
-                f"can be converted for {kind}: use the export 'safetensors'"
-            )
+        check_convertible(record, kind)
     with _new_folder(folder) as temporary:
         dataset = of_run(record)
         weights = load.stored_weights(record, results, dataset)
         if kind == "safetensors":
             _write_canonical(record, dataset, weights, temporary)
         else:
-            _convert(record, dataset, weights, kind, temporary)
+            convert(record, dataset, weights, kind, temporary)
         _write_tokenizers(dataset, kind, temporary)
         files.write_bytes(temporary / CARD, model_card.text(record, dataset, kind).encode())
 
 
-def _convert(record: RunRecord, dataset: Dataset, weights: Arrays, kind: str, folder: Path) -> None:
+def check_convertible(record: RunRecord, kind: str) -> None:
+    """Raise ValueError if a library is not installed, or a run has no recipe; the text says what to do."""
+    registry.exporter(kind)
+    if record.spec.recipe is None:
+        raise ValueError(
+            f"run {record.id}: its model is built by the external code {record.spec.variant!r}, and only recipes "
+            f"can be converted for {kind}: use the export 'safetensors'"
+        )
+
+
+def convert(record: RunRecord, dataset: Dataset, weights: Arrays, kind: str, folder: Path) -> None:
+    """Write the weights of a run in the form of a library into an existing folder.
+
+    Raises:
+        ValueError: The library cannot express the recipe; the message names the setting.
+    """
     decoding = record.spec.decoding
     search = Search(decoding.beam, decoding.max_tokens, decoding.length_penalty, suppressed(decoding))
     words = dataset.source_words, dataset.target_words

@@ -38,10 +38,7 @@ def admit(
         ValueError: The library does not implement a field's value, or the weights do not fit the recipe. The message
             begins with `library`, such as "baseline 'marian'".
     """
-    if isinstance(recipe, GruRecipe):
-        raise ValueError(f"{library} implements Transformers, not the {recipe.family!r} recipe")
-    if isinstance(recipe, TorchReferenceRecipe):
-        recipe = recipe.as_transformer()
+    recipe = as_transformer(library, recipe)
     if recipe.heads * recipe.key_width != recipe.width:
         raise ValueError(f"{library} with head_width={recipe.key_width}: it needs head_width = width / heads")
     for field, values in allowed.items():
@@ -50,6 +47,13 @@ def admit(
             raise ValueError(f"{library} with {field}={getattr(recipe, field)!r}: it implements only {words}")
     check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
     return recipe
+
+
+def as_transformer(library: str, recipe: Recipe) -> TransformerRecipe:
+    """Return the recipe as a Transformer's. Raises: ValueError, which begins with `library`, if it is none."""
+    if isinstance(recipe, GruRecipe):
+        raise ValueError(f"{library} implements Transformers, not the {recipe.family!r} recipe")
+    return recipe.as_transformer() if isinstance(recipe, TorchReferenceRecipe) else recipe
 
 
 def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> Numbers:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,8 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
-from impls.baselines.baseline_weights import admit, check_request, position_vectors, unavailable
-from impls.baselines.protocol import LENGTH_PENALTY, Search
+from impls.baselines.baseline_weights import admit, as_transformer, check_request, position_vectors, unavailable
+from impls.baselines.protocol import LENGTH_PENALTY, Candidate, Search
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
 
 ACTIVATIONS = {
@@ -45,26 +45,12 @@ class CTranslate2:
         self,
         name: str,
         recipe: TransformerRecipe,
-        spec: TransformerSpec,
-        vocabularies: tuple[list[str], list[str]],
-        device: str,
-        compute_type: str,
+        vocabularies: tuple[Sequence[str], Sequence[str]],
+        translator: ctranslate2.Translator,
     ) -> None:
-        self.name, self.recipe = name, recipe
+        self.name, self.recipe, self.translator = name, recipe, translator
         self.source_vocabulary, self.target_vocabulary = vocabularies
         self.target_ids = {word: index for index, word in enumerate(self.target_vocabulary)}
-        with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
-            spec.save(folder)
-            try:
-                self.translator = ctranslate2.Translator(
-                    folder,
-                    device,
-                    compute_type=compute_type,
-                    inter_threads=1,
-                    intra_threads=int(os.environ.get("OMP_NUM_THREADS") or 0),
-                )
-            except (RuntimeError, ValueError) as error:
-                raise ValueError(unavailable(device, error)) from error
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -73,19 +59,44 @@ class CTranslate2:
 
         Raises: ValueError if there are more positions than the recipe has.
         """
-        check_request(self.name, self.recipe, sources, max_tokens)
-        results = self.translator.translate_batch(
+        search = Search(beam, max_tokens, LENGTH_PENALTY, tuple(suppressed))
+        results = self._results(sources, search, batch_size)
+        return [self._words(result.hypotheses[0], max_tokens) for result in results]
+
+    def candidates(self, sources: Sequence[Ids], *, search: Search, batch_size: int) -> list[list[Candidate]]:
+        """Return all `search.beam` hypotheses of each sentence, for a ranking of one's own.
+
+        Raises: ValueError if there are more positions than the recipe has, or the beam is wider than the library's
+            limit for the vocabulary.
+        """
+        results = self._results(sources, search, batch_size, num_hypotheses=search.beam, return_scores=True)
+        return [
+            [
+                Candidate(
+                    tuple(self._words(words, search.max_tokens)),
+                    score * len(words) ** search.length_penalty if search.beam > 1 else score,
+                    words[-1:] == [SPECIAL_TOKENS[EOS]],
+                )
+                for words, score in zip(result.hypotheses, result.scores, strict=True)
+            ]
+            for result in results
+        ]
+
+    def _results(self, sources: Sequence[Ids], search: Search, batch_size: int, **options: Any) -> list[Any]:
+        check_request(self.name, self.recipe, sources, search.max_tokens)
+        results: list[Any] = self.translator.translate_batch(
             [[self.source_vocabulary[word] for word in source] for source in sources],
             max_batch_size=batch_size,
-            beam_size=beam,
-            length_penalty=LENGTH_PENALTY,
+            beam_size=search.beam,
+            length_penalty=search.length_penalty,
             max_input_length=0,
             min_decoding_length=0,
-            max_decoding_length=max_tokens + 1,
-            suppress_sequences=[[self.target_vocabulary[word]] for word in suppressed],
+            max_decoding_length=search.max_tokens + 1,
+            suppress_sequences=[[self.target_vocabulary[word]] for word in search.suppressed],
             return_end_token=True,
+            **options,
         )
-        return [self._words(result.hypotheses[0], max_tokens) for result in results]
+        return results
 
     def _words(self, hypothesis: list[str], max_tokens: int) -> list[int]:
         words = [self.target_ids[word] for word in hypothesis]
@@ -112,8 +123,9 @@ def build(
     name = "ctranslate2" if compute_type == "float32" else f"ctranslate2_{compute_type}"
     recipe = admit(f"baseline {name!r}", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
     vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
-    spec = convert(recipe, weights, *vocabularies)
-    return CTranslate2(name, recipe, spec, vocabularies, device, compute_type)
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
+        convert(recipe, weights, *vocabularies).save(folder)
+        return CTranslate2(name, recipe, vocabularies, _translator(folder, device, compute_type))
 
 
 build_bfloat16 = partial(build, compute_type="bfloat16")
@@ -130,6 +142,30 @@ def export(
     sizes = len(vocabularies[0]), len(vocabularies[1])
     recipe = admit("CTranslate2", recipe, *sizes, weights, CONVERTIBLE)
     convert(recipe, weights, *map(list, vocabularies)).save(folder)
+
+
+def load_exported(
+    recipe: Recipe,
+    vocabularies: tuple[Sequence[str], Sequence[str]],
+    contents: Mapping[str, bytes],
+    *,
+    device: str = "cpu",
+    compute_type: str = "float32",
+) -> CTranslate2:
+    """Load the files that `export` wrote, by name; see `impls.registry.load_exported`."""
+    recipe = as_transformer("CTranslate2", recipe)
+    translator = _translator("exported", device, compute_type, files=dict(contents))
+    return CTranslate2("ctranslate2", recipe, vocabularies, translator)
+
+
+def _translator(folder: str, device: str, compute_type: str, **options: Any) -> ctranslate2.Translator:
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
+    try:
+        return ctranslate2.Translator(
+            folder, device, compute_type=compute_type, inter_threads=1, intra_threads=threads, **options
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(unavailable(device, error)) from error
 
 
 def _vocabulary(words: int) -> list[str]:

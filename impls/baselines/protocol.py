@@ -22,6 +22,21 @@ class Search:
     suppressed: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis of a library's beam search.
+
+    Attributes:
+        tokens: Its tokens without `<sos>` and `<eos>`, at most `max_tokens`.
+        log_probability: The sum of natural logarithms over the tokens and `<eos>`.
+        finished: Whether it ended with `<eos>`; the sum of another one is of `max_tokens` + 1 tokens.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    finished: bool
+
+
 class Baseline(Protocol):
     """A model on a device, started from given weights."""
 
