@@ -74,7 +74,7 @@ class CTranslate2:
             [
                 Candidate(
                     tuple(self._words(words, search.max_tokens)),
-                    score * len(words) ** search.length_penalty if search.beam > 1 else score,
+                    score * len(words) ** search.length_penalty,
                     words[-1:] == [SPECIAL_TOKENS[EOS]],
                 )
                 for words, score in zip(result.hypotheses, result.scores, strict=True)

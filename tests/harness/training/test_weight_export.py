@@ -10,26 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from record_factory import record as made_up
 from small_models import GRU
-from small_runs import DATA, TINY, spec
+from small_runs import DATA
+from stored_weights import LEARNED, stored
 
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.search import translate
-from harness.experiments.specs import DecodingSpec
-from harness.storage import run_store
-from harness.storage.records import RunRecord
 from harness.training import load, model_card, weight_export
 from impls import registry
-from impls import weights as canonical
 from impls.contract import Recipe
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
 SENTENCES = 100
-LEARNED = replace(TINY, layers=2, dropout=0.0)
 JOINT = replace(LEARNED, tying="all", positions="sinusoidal")
 CONVERTED: tuple[tuple[str, Recipe], ...] = (
     *(("huggingface", recipe) for recipe in (LEARNED, JOINT)),
@@ -51,32 +45,6 @@ def needs(kind: str) -> str:
     if reason:
         pytest.skip(reason)
     return kind
-
-
-def stored(results: Path, recipe: Recipe | None = LEARNED, **changes: Any) -> RunRecord:
-    """Store a completed run with random weights, whose translations depend on the sources."""
-    settings = {"data": DATA, "decoding": DecodingSpec(max_tokens=8), **changes}
-    if recipe is not None and getattr(recipe, "tying", "") == "all":
-        settings["data"] = replace(DATA, vocabulary="joint")
-    run = spec("learned_positions" if recipe else "counting_model:build", recipe, **settings)
-    prepared, random = prepare(run.data), np.random.default_rng(0)
-    initial = canonical.initial(recipe or GRU, len(prepared.source_words), len(prepared.target_words), 0)
-    weights = {
-        name: (1.5 * value + 0.2 * random.standard_normal(value.shape)).astype(np.float32)
-        for name, value in initial.items()
-    }
-    record = RunRecord(
-        id=run.id,
-        spec=run,
-        status="completed",
-        fingerprints={**prepared.digests, "trained_weights": run_store.save_weights(results, run.id, weights)},
-        environment={"commit": {"digest": "0123456789abcdef", "dirty": False}},
-        curve=made_up().curve[:1],
-        chosen_epochs=(1,),
-        scores={"bleu_sacre": 31.4159},
-    )
-    run_store.save_record(results, record)
-    return record
 
 
 def code(folder: Path) -> str:

@@ -1,0 +1,108 @@
+"""`--engine ctranslate2` and `--compute-type` of `translate` and `score`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import Refused
+from stored_weights import LEARNED, stored
+
+from harness.cli.main import main
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+
+pytest.importorskip("ctranslate2")
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+Trained = tuple[Path, RunRecord]
+LIBRARY = ["--engine", "ctranslate2"]
+
+
+def test_translate_prints_the_native_translations(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    results, record = trained
+    Path("text").write_text("Ein Hund\n\nEin Hund läuft .\n", encoding="utf-8")
+    line = ["translate", "--results", str(results), "--run", record.id, "--file", "text"]
+    assert main(line) == 0
+    native = capsys.readouterr()
+    assert main([*line, *LIBRARY]) == 0
+    assert capsys.readouterr() == native
+    assert main([*line, *LIBRARY, "--compute-type", "int8", "--beam", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+
+
+def test_translate_test_set_counts_equal_translations_of_the_same_search(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    line = ["translate", "--results", str(results), "--run", record.id, "--test", *LIBRARY]
+    assert main(line) == 0
+    printed = capsys.readouterr().out
+    scores = {name: float(value) for name, value, *_ in map(str.split, printed.splitlines()[:-1])}
+    assert scores["bleu_sacre"] == pytest.approx(record.scores["bleu_sacre"], abs=1e-4)
+    assert "test_perplexity" not in scores
+    assert printed.endswith("  equal                500 of 500 translations are those that the run stored\n")
+    assert main([*line, "--beam", "2"]) == 0
+    assert "equal" not in capsys.readouterr().out, "the run has stored translations of another search"
+
+
+def test_score_translates_again_and_differences_are_no_failure(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    assert main(["score", "--results", str(results), *LIBRARY]) == 0
+    out = capsys.readouterr().out
+    assert "500 of 500 translations are those that the run stored" in out
+    assert "every score agrees" in out
+    (tmp_path / record.id).mkdir()
+    for name in (run_store.HYPOTHESES, run_store.WEIGHTS):
+        (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
+    stored_ones = run_store.load_hypotheses(tmp_path, record.id)
+    changed = [replace(stored_ones[0], tokens=("other",)), *stored_ones[1:]]
+    digest = run_store.save_hypotheses(tmp_path, record.id, changed)
+    run_store.save_record(
+        tmp_path,
+        replace(
+            record, fingerprints={**record.fingerprints, "hypotheses": digest}, scores={**record.scores, "chrf": 99.0}
+        ),
+    )
+    assert main(["score", "--results", str(tmp_path), "--json", *LIBRARY]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["agrees"], run["translated"], run["equal_translations"]) == (False, 500, 499)
+    assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
+    assert main(["score", "--results", str(tmp_path), "--json"]) == 1
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["translated"], run["equal_translations"]) == (None, None)
+
+
+def test_options_that_do_not_fit_are_refused(trained: Trained, refused: Refused) -> None:
+    results, record = trained
+    folder = ["--results", str(results), "--run", record.id]
+    for words, message in (
+        (["translate", "a", "--engine", "ctranslate"], "not one of native, ctranslate2; did you mean 'ctranslate2'?"),
+        (["translate", "a", "--compute-type", "int8"], "--compute-type int8 requires --engine ctranslate2"),
+        (["score", "--compute-type", "int8"], "--compute-type int8 requires --engine ctranslate2"),
+        (["translate", "a", *LIBRARY, "--compute-type", "int4"], "'int4' is not one of float32, bfloat16, int8"),
+        (["translate", "a", *LIBRARY, "--run", record.id], "--engine ctranslate2 does not support several --run"),
+        (["translate", "a", *LIBRARY, "--attention", "x.png"], "--engine ctranslate2 does not support --attention"),
+        (["translate", *LIBRARY, "--every-hundredth"], "takes no sentence and no other option"),
+        (["translate", "a", *LIBRARY, "--device", "nowhere"], "device 'nowhere' is not available"),
+    ):
+        refused([words[0], *folder, *words[1:]], message)
+
+
+@pytest.mark.parametrize("command", ["translate", "score"])
+def test_what_the_library_lacks_is_refused(
+    command: str, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = stored(tmp_path, replace(LEARNED, positions="alibi"))
+    line = [command, "--results", str(tmp_path), "--run", record.id, *LIBRARY]
+    refused([*line, *["a"] * (command == "translate")], "CTranslate2 with positions='alibi': it implements only")
+    external = stored(tmp_path, None)
+    line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY]
+    refused([*line, *["a"] * (command == "translate")], "only recipes can be converted for ctranslate2")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message = "'ctranslate2' is not installed: python -m pip install '.[baselines]'"
+    refused([*line, *["a"] * (command == "translate")], message)
