@@ -21,12 +21,13 @@ NATIVE, CTRANSLATE2 = "native", "ctranslate2"
 
 
 def add_options(parser: argparse.ArgumentParser, *, native: str) -> None:
-    """Add the options; `native` is what the command does without them."""
+    """Add the options; `native` says what the native engine is."""
     parser.add_argument(
         "--engine",
         choices=(NATIVE, CTRANSLATE2),
         default=NATIVE,
-        help=f"{native}, or ctranslate2: translate with the converted weights in CTranslate2 (default native)",
+        help=f"native: {native}; ctranslate2: the run's weights, converted for CTranslate2; after the scores of the "
+        "test set it prints how many translations are those that the run stored with the same search (default native)",
     )
     parser.add_argument(
         "--compute-type",

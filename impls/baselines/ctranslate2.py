@@ -6,7 +6,8 @@ tokens as `harness.evaluation.search.translate`; the other two round the weights
 Departures in beam search: finished hypotheses are ranked by log P(Y) / |Y| ** LENGTH_PENALTY, counting `<eos>`, where
 ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes the slot of a finished one, where ours
 leaves it; search ends with `beam` finished ones, where ours ends when no open one can win; probabilities are normalised
-over the tokens that may be chosen, where ours are over the vocabulary.
+over the tokens that may be chosen, where ours are over the vocabulary. `CTranslate2.candidates` leaves the ranking to
+its caller, so that the first of these departures does not apply.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ class CTranslate2:
     def candidates(self, sources: Sequence[Ids], *, search: Search, batch_size: int) -> list[list[Candidate]]:
         """Return all `search.beam` hypotheses of each sentence, for a ranking of one's own.
 
-        Raises: ValueError if there are more positions than the recipe has, or the beam is wider than the library's
-            limit for the vocabulary.
+        Raises: ValueError if there are more positions than the recipe has.
         """
         results = self._results(sources, search, batch_size, num_hypotheses=search.beam, return_scores=True)
         return [
