@@ -6,7 +6,6 @@ RESULTS/ID/sentences.safetensors the contribution of each test sentence to each 
 RESULTS/ID/attention.safetensors the cross attention of the first test sentences; no text
 RESULTS/ID/weights.safetensors   the kept weights under their canonical names
 RESULTS/ID/checkpoint-N.json     the state of an unfinished run (harness.storage.checkpoint_files)
-RESULTS/ID/ctranslate2           the same weights for another library (harness.training.converted)
 RESULTS/ID/log.txt               the output of the process of the run
 
 Functions that read raise a ValueError that names the file if it is missing, damaged, foreign, or does not have the

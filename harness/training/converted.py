@@ -1,26 +1,20 @@
 """Translates with the weights of a finished run in CTranslate2, in float32 or rounded.
 
-The weights are converted as `harness.training.weight_export` does, and kept in RESULTS/ID/ctranslate2 with the digest
-of the weights. A folder that is damaged, or of other weights, is converted again. Published results are not written to.
+The weights are converted as `harness.training.weight_export` does. That takes less than a second, so nothing is kept.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.data import cache
 from harness.data.dataset import Dataset
 from harness.evaluation.search import Decoded, Translation, length_penalties, suppressed
 from harness.experiments.specs import DecodingSpec
 from harness.processes.environment_variables import worker_environment
-from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from harness.training import load, weight_export
 from impls import registry
@@ -28,7 +22,7 @@ from impls.baselines.protocol import Candidate, Search
 from impls.contract import Ids
 
 KIND = "ctranslate2"
-"""The kind of export, and the name of the folder in that of the run."""
+"""The kind of export."""
 
 Translate = Callable[[Sequence[Ids], DecodingSpec], Decoded]
 
@@ -58,7 +52,10 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
         ValueError: As `load.stored_weights`, or the library cannot express the recipe or cannot be used here.
     """
     assert record.spec.recipe is not None
-    contents = _converted(record, results, dataset)
+    arrays = load.stored_weights(record, results, dataset)
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
+        weight_export.convert(record, dataset, arrays, KIND, Path(name))
+        contents = {path.name: path.read_bytes() for path in sorted(Path(name).iterdir())}
     os.environ.update(worker_environment(replace(record.spec, device=device)))
     words = dataset.source_words, dataset.target_words
     model = registry.load_exported(compute_type, record.spec.recipe, words, contents, device=device)
@@ -80,29 +77,3 @@ def _best(candidates: Sequence[Candidate], decoding: DecodingSpec) -> Translatio
 
     best = max(candidates, key=score)
     return Translation(best.tokens, best.log_probability, best.finished)
-
-
-def _converted(record: RunRecord, results: Path, dataset: Dataset) -> Mapping[str, bytes]:
-    """Return the files of the converted weights, from the folder of the run if they are there."""
-    folder = run_store.run_folder(results, record.id)
-    entry, weights = folder / KIND, folder / run_store.WEIGHTS
-    key = {
-        "weights": files.file_digest(weights) if os.path.lexists(weights) else None,
-        "library": importlib.metadata.version(KIND),
-        **{name: dataset.digests[name] for name in ("source_vocabulary", "target_vocabulary")},
-    }
-    expected = {name: record.fingerprints.get(name) for name in ("source_vocabulary", "target_vocabulary")}
-    expected["weights"] = record.fingerprints.get("trained_weights")
-    stored = None if entry.is_symlink() else cache.read_entry(entry)
-    if stored is not None and stored[0] == key and key.items() >= expected.items():
-        return stored[1]
-    arrays = load.stored_weights(record, results, dataset)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
-        weight_export.convert(record, dataset, arrays, KIND, Path(name))
-        contents = {path.name: path.read_bytes() for path in sorted(Path(name).iterdir())}
-    is_read_only = run_store.is_published(results) or not os.access(folder, os.W_OK)
-    if not (is_read_only or folder.is_symlink() or entry.is_symlink()):
-        shutil.rmtree(entry, ignore_errors=True)
-        with contextlib.suppress(ValueError):  # a full disk: the next process converts again
-            cache.write_entry(entry, key, contents)
-    return contents

@@ -71,7 +71,7 @@ def test_bench_trains_reports_and_repeats_only_failed_runs(
     assert printed.out.count("already completed, not run again") == 2
     assert "failed: RuntimeError: the planted fault" in printed.err
     assert main(["list"]) == 0
-    assert "failed (RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
+    assert "failed: RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
     assert main(["score"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("  every score agrees") == 2

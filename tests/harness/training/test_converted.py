@@ -1,8 +1,7 @@
-"""Translating with converted weights: equal translations, our length penalty, and the folder that keeps them."""
+"""Translating with converted weights: equal translations, our length penalty, and what is refused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 from stored_weights import LEARNED, stored
 
-from harness.audit import rules
-from harness.data.dataset import Dataset, prepare
+from harness.data.dataset import prepare
 from harness.evaluation import search
 from harness.experiments.specs import DecodingSpec
-from harness.storage import leftovers, run_store
+from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.training import converted, load, weight_export
+from harness.training import converted, load
 from impls import registry
 from impls.baselines.protocol import Candidate
 from impls.contract import EOS, UNK
@@ -26,7 +24,6 @@ pytest.importorskip("ctranslate2")
 pytestmark = pytest.mark.usefixtures("single_thread", "cache")
 
 SENTENCES = 100
-FILES = ["config.json", "contents.json", "model.bin", "source_vocabulary.json", "target_vocabulary.json"]
 
 
 def translated(record: RunRecord, results: Path, decoding: DecodingSpec | None = None) -> Sequence[search.Translation]:
@@ -48,20 +45,6 @@ def biased(record: RunRecord, results: Path) -> RunRecord:
     weights["output.bias"][[UNK, EOS]] += (3.0, 4.0)
     digest = run_store.save_weights(results, record.id, weights)
     return replace(record, fingerprints={**record.fingerprints, "trained_weights": digest})
-
-
-@pytest.fixture
-def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the ids of the runs whose weights have been converted since."""
-    runs: list[str] = []
-    convert = weight_export.convert
-
-    def counting(record: RunRecord, dataset: Dataset, *rest: Any) -> None:
-        runs.append(record.id)
-        convert(record, dataset, *rest)
-
-    monkeypatch.setattr(weight_export, "convert", counting)
-    return runs
 
 
 # Translations ---------------------------------------------------------------------------------------------------------
@@ -105,83 +88,23 @@ def test_hypotheses_are_ranked_by_the_length_formula(
     assert {line.tokens for line in translated(record, tmp_path, decoding)} == {chosen}
 
 
-# The folder of converted weights --------------------------------------------------------------------------------------
+# Weights --------------------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_converted_once_and_the_folder_is_no_file_of_the_run(
-    tmp_path: Path, conversions: list[str]
-) -> None:
+def test_weights_and_corpus_must_be_those_of_the_record_and_nothing_is_kept(tmp_path: Path) -> None:
     record = stored(tmp_path)
-    (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b"")
-    before = rules.failures(rules.check(tmp_path))
-    first = translated(record, tmp_path)
-    assert translated(record, tmp_path) == first
-    assert conversions == [record.id]
-    assert sorted(os.listdir(tmp_path / record.id / converted.KIND)) == FILES
-    assert rules.failures(rules.check(tmp_path)) == before
-    assert [run.id for run in run_store.records(tmp_path)] == [record.id]
-    assert not list(leftovers.of_results(tmp_path))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_damaged_folder_is_converted_again(name: str, tmp_path: Path, conversions: list[str]) -> None:
-    record = stored(tmp_path)
-    first, path = translated(record, tmp_path), tmp_path / record.id / converted.KIND / name
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert translated(record, tmp_path) == first
-    path.unlink()
-    assert translated(record, tmp_path) == first
-    assert len(conversions) == 3
-    assert path.read_bytes() == content
-
-
-def test_folder_of_other_weights_is_converted_again(tmp_path: Path, conversions: list[str]) -> None:
-    record = stored(tmp_path)
-    first = translated(record, tmp_path)
-    again = biased(record, tmp_path)
-    with pytest.raises(ValueError, match=r"weights\.safetensors: damaged"):  # the record is that of the first ones
-        translated(record, tmp_path)
-    second = translated(again, tmp_path)
-    assert second != first
-    assert [line.tokens for line in second] == [line.tokens for line in natively(again, tmp_path, record.spec.decoding)]
-    assert len(conversions) == 2
-
-
-def test_folder_does_not_stand_in_for_weights_or_the_corpus(tmp_path: Path) -> None:
-    record = stored(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
     translated(record, tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
     changed = replace(record, fingerprints={**record.fingerprints, "target_vocabulary": "0" * 64})
     with pytest.raises(ValueError, match="its corpus has another target vocabulary here than in training"):
         translated(changed, tmp_path)
+    biased(record, tmp_path)
+    with pytest.raises(ValueError, match=r"weights\.safetensors: damaged"):  # the record is that of the first ones
+        translated(record, tmp_path)
     (tmp_path / record.id / run_store.WEIGHTS).unlink()
     with pytest.raises(ValueError, match="does not have its weights"):
         translated(record, tmp_path)
-
-
-def test_published_results_and_links_are_not_written_to(tmp_path: Path, conversions: list[str]) -> None:
-    published = tmp_path / run_store.PUBLISHED
-    record = stored(published)
-    before = sorted(published.rglob("*"))
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / record.id).symlink_to(published / record.id)
-    for results in (published, tmp_path / "linked"):
-        assert [line.tokens for line in translated(record, results)] == [
-            line.tokens for line in natively(record, results, record.spec.decoding)
-        ]
-    assert sorted(published.rglob("*")) == before
-    assert len(conversions) == 2
-
-
-def test_folder_that_is_a_link_is_neither_followed_nor_replaced(tmp_path: Path, conversions: list[str]) -> None:
-    record = stored(tmp_path)
-    folder = tmp_path / record.id / converted.KIND
-    first = translated(record, tmp_path)
-    folder.rename(tmp_path / "elsewhere")
-    folder.symlink_to(tmp_path / "elsewhere")
-    assert translated(record, tmp_path) == first
-    assert len(conversions) == 2
-    assert folder.is_symlink()
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
@@ -191,4 +114,3 @@ def test_recipe_that_the_library_lacks_is_refused_by_its_setting(tmp_path: Path)
     record = stored(tmp_path, replace(LEARNED, positions="rotary"))
     with pytest.raises(ValueError, match=r"CTranslate2 with positions='rotary': it implements only 'learned'"):
         translated(record, tmp_path)
-    assert not (tmp_path / record.id / converted.KIND).exists()
