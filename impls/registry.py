@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -336,17 +336,17 @@ def load_exported(
     compute_type: str,
     recipe: Recipe,
     vocabularies: tuple[Sequence[str], Sequence[str]],
-    contents: Mapping[str, bytes],
+    folder: str,
     *,
     device: str,
 ) -> Any:
-    """Return the `impls.baselines.ctranslate2.CTranslate2` of the files that the exporter "ctranslate2" wrote.
+    """Return the `impls.baselines.ctranslate2.CTranslate2` of a folder that the exporter "ctranslate2" wrote.
 
     Args:
         compute_type: The number format of the weights, one of `COMPUTE_TYPES`.
         recipe: The recipe of the weights.
         vocabularies: The source and the target words.
-        contents: The contents of the files by their names.
+        folder: The folder. It is read now and not needed afterwards.
         device: The device of the model.
 
     Raises:
@@ -356,4 +356,4 @@ def load_exported(
     if reason:
         raise ValueError(reason)
     loader = load("impls.baselines.ctranslate2:load_exported")
-    return loader(recipe, vocabularies, contents, device=device, compute_type=compute_type)
+    return loader(recipe, vocabularies, folder, device=device, compute_type=compute_type)

@@ -53,12 +53,11 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
     """
     assert record.spec.recipe is not None
     arrays = load.stored_weights(record, results, dataset)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
-        weight_export.convert(record, dataset, arrays, KIND, Path(name))
-        contents = {path.name: path.read_bytes() for path in sorted(Path(name).iterdir())}
     os.environ.update(worker_environment(replace(record.spec, device=device)))
     words = dataset.source_words, dataset.target_words
-    model = registry.load_exported(compute_type, record.spec.recipe, words, contents, device=device)
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
+        weight_export.convert(record, dataset, arrays, KIND, Path(folder))
+        model = registry.load_exported(compute_type, record.spec.recipe, words, folder, device=device)
 
     def translate(sources: Sequence[Ids], decoding: DecodingSpec) -> Decoded:
         search = Search(decoding.beam, decoding.max_tokens, decoding.length_penalty, suppressed(decoding))

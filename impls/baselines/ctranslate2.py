@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -147,23 +147,20 @@ def export(
 def load_exported(
     recipe: Recipe,
     vocabularies: tuple[Sequence[str], Sequence[str]],
-    contents: Mapping[str, bytes],
+    folder: str,
     *,
     device: str = "cpu",
     compute_type: str = "float32",
 ) -> CTranslate2:
-    """Load the files that `export` wrote, by name; see `impls.registry.load_exported`."""
+    """Load a folder that `export` wrote; see `impls.registry.load_exported`."""
     recipe = as_transformer("CTranslate2", recipe)
-    translator = _translator("exported", device, compute_type, files=dict(contents))
-    return CTranslate2("ctranslate2", recipe, vocabularies, translator)
+    return CTranslate2("ctranslate2", recipe, vocabularies, _translator(folder, device, compute_type))
 
 
-def _translator(folder: str, device: str, compute_type: str, **options: Any) -> ctranslate2.Translator:
+def _translator(folder: str, device: str, compute_type: str) -> ctranslate2.Translator:
     threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
     try:
-        return ctranslate2.Translator(
-            folder, device, compute_type=compute_type, inter_threads=1, intra_threads=threads, **options
-        )
+        return ctranslate2.Translator(folder, device, compute_type=compute_type, inter_threads=1, intra_threads=threads)
     except (RuntimeError, ValueError) as error:
         raise ValueError(unavailable(device, error)) from error
 

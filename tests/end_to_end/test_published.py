@@ -35,8 +35,8 @@ from impls.recipes import LEARNED_POSITIONS, TRAININGS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-ABLATION, TYING, LAYERS, CAPTIONS = (
-    ROOT / getattr(published_pages, name) for name in ("ABLATION", "TYING", "LAYERS", "CAPTIONS")
+ABLATION, SMALLER, TYING, LAYERS, CAPTIONS = (
+    ROOT / getattr(published_pages, name) for name in ("ABLATION", "SMALLER", "TYING", "LAYERS", "CAPTIONS")
 )
 FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
 RECORDS = FOLDERS[PUBLISHED]
@@ -300,15 +300,22 @@ def assert_effects_are_published(text: str, pages: str, count: int) -> None:
     assert not [effect for effect in effects if effect not in page]
 
 
-def test_results_page_repeats_the_ablation() -> None:
-    cells = grouped(FOLDERS[ABLATION], lambda run: (run.spec.recipe.positions, run.spec.recipe.embedding_init))
+@pytest.mark.parametrize(
+    ("folder", "title", "pages", "effects"),
+    [
+        (ABLATION, "Which detail matters?", "ablation", 8),
+        (SMALLER, "The same at a smaller size", "smaller/ablation", 8),
+    ],
+)
+def test_results_page_repeats_the_ablation(folder: Path, title: str, pages: str, effects: int) -> None:
+    cells = grouped(FOLDERS[folder], lambda run: (run.spec.recipe.positions, run.spec.recipe.embedding_init))
     assert {len(records) for records in cells.values()} == {5}
-    text = section("Which detail matters?")
+    text = section(title)
     for positions in {positions for positions, _ in cells}:
         values = [lowest_loss_and_bleu(cells[positions, init]) for init in ("xavier", "width")]
         row = [f"`{positions}`", *itertools.chain(*zip(*values, strict=True))]
         assert f"| {' | '.join(row)} |" in text
-    assert_effects_are_published(text, "ablation", 8)
+    assert_effects_are_published(text, pages, effects)
 
 
 def changed_level(record: RunRecord) -> str:
