@@ -350,10 +350,7 @@ def load_exported(
         device: The device of the model.
 
     Raises:
-        ValueError: The library is not installed, or lacks the device or the number format here.
+        ValueError: The library lacks the device or the number format here; `missing_baseline` tells before.
     """
-    reason = missing_baseline(COMPUTE_TYPES[compute_type], device)
-    if reason:
-        raise ValueError(reason)
     loader = load("impls.baselines.ctranslate2:load_exported")
     return loader(recipe, vocabularies, folder, device=device, compute_type=compute_type)

@@ -67,9 +67,10 @@ def incomplete(label: str, records: Iterable[RunRecord]) -> list[str]:
     for record in records:
         if record.status != "completed":
             epochs = f" after {count(len(record.curve), 'epoch')}" if record.curve else ""
-            reason = record.ending.removeprefix(f"{record.status}: ")
-            text = reason if reason.startswith(record.status) else f"{record.status}{epochs}: {reason}"
-            lines.append(f"{label}, seed {record.spec.seed}: {short_line(text)}")
+            parts = [] if record.reason.startswith(record.status) else [f"{record.status}{epochs}"]
+            lines.append(
+                f"{label}, seed {record.spec.seed}: {short_line(': '.join(filter(None, [*parts, record.reason])))}"
+            )
     return lines
 
 

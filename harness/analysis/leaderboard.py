@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from harness.analysis.ablation import Analysis
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.fairness import Mismatch, find_mismatches
-from harness.analysis.grouping import RunTable, groups
+from harness.analysis.grouping import RunTable, TableRow, groups
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
+from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
 from harness.text import count, named_seeds
@@ -174,23 +175,26 @@ def compared_tables(table: RunTable, mismatches: Iterable[Mismatch]) -> list[Run
 
 def _some_have_one_seed(table: RunTable) -> bool:
     """Return whether rows with one seed, which have no spread to test, are beside rows with several."""
-    seeds = {row.completed for row in table.rows if row.completed}
+    seeds = {len(own) for own in map(_finished_seeds, table.rows) if own}
     return 1 in seeds and len(seeds) > 1
+
+
+def _finished_seeds(row: TableRow) -> frozenset[int]:
+    """Return the seeds that count: a diverged run is a result, an interrupted or failed one is not."""
+    return frozenset(record.spec.seed for record in row.records if record.status in run_store.FINISHED)
 
 
 def _by_seeds(table: RunTable) -> list[RunTable]:
     """Return tables of equal seeds, those that compare most runs first; a row is in each of them whose seeds it has.
 
-    Seeds are those of completed runs, and other runs stay with their row. One of the tables has the seeds that all rows
+    Seeds are those of finished runs, and other runs stay with their row. One of the tables has the seeds that all rows
     share, if there are any.
     """
-    of_rows = [
-        frozenset(record.spec.seed for record in row.records if record.status == "completed") for row in table.rows
-    ]
-    completed = {own for own in of_rows if own}
-    if len(completed) < 2:
+    of_rows = list(map(_finished_seeds, table.rows))
+    finished = {own for own in of_rows if own}
+    if len(finished) < 2:
         return [table]
-    sets = {frozenset.intersection(*completed), *completed} - {frozenset()}
+    sets = {frozenset.intersection(*finished), *finished} - {frozenset()}
 
     def order(seeds: frozenset[int]) -> tuple[int, int, list[int]]:
         return (len(seeds) * (1 - sum(seeds <= own for own in of_rows)), -len(seeds), sorted(seeds))
@@ -198,17 +202,13 @@ def _by_seeds(table: RunTable) -> list[RunTable]:
     parts = []
     for seeds in sorted(sets, key=order):
         members = [
-            replace(row, records=tuple(record for record in row.records if _belongs(record, seeds)))
+            replace(row, records=tuple(record for record in row.records if record.spec.seed not in own - seeds))
             for row, own in zip(table.rows, of_rows, strict=True)
             if seeds <= own or not own
         ]
         title = f"{table.title}, {named_seeds(sorted(seeds))}"
         parts.append(RunTable(table.budget, title, tuple(members)))
     return parts
-
-
-def _belongs(record: RunRecord, seeds: Collection[int]) -> bool:
-    return record.status != "completed" or record.spec.seed in seeds
 
 
 def leaderboards(table: RunTable, sentences: Sentences) -> dict[str, MetricLeaderboard]:

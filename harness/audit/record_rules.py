@@ -75,7 +75,8 @@ def ended(stored: StoredRun) -> Iterator[str]:
     if stored.parsed is None:
         yield UNREADABLE
     elif stored.parsed.status not in run_store.FINISHED:
-        yield " ".join(stored.parsed.ending.split())
+        reason = "" if stored.parsed.reason else ": no reason recorded"
+        yield " ".join(f"{stored.parsed.ending}{reason}".split())
 
 
 def contents(stored: StoredRun) -> Iterator[str]:

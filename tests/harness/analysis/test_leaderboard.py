@@ -187,6 +187,16 @@ def test_analyse_bench_interrupted_runs_have_no_table_of_their_own() -> None:
     assert [(row.label, row.completed) for row in second.table.rows] == [("learned_positions", 2), ("conv_ffn", 0)]
 
 
+def test_analyse_bench_diverged_run_is_a_result_and_leaves_its_differences_empty() -> None:
+    """Comparing the other seeds alone would hide that a variant diverges."""
+    records = [record(variant, seed) for variant in ("learned_positions", "paper") for seed in range(4)]
+    records[-1] = replace(records[-1], status="diverged", reason="loss is not finite", scores={"bleu_sacre": None})
+    (judged,) = analyse_bench(records).tables
+    board = judged.leaderboards["bleu_sacre"]
+    assert board.intervals["paper"].n == 3
+    assert [difference.mean for difference in board.comparisons.differences] == [None]
+
+
 def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None:
     clipped = replace(TUTORIAL, clip_norm=0.5)
     records = [record("learned_positions", 0), record("learned_positions", 1), record("paper", 0, training=clipped)]
