@@ -245,7 +245,10 @@ def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError as error:
-        package = library.partition(".")[0].replace("_", "-")
+        module = library.partition(".")[0]
+        package = module.replace("_", "-")
+        if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] != module:
+            raise ValueError(f"{package} cannot be imported: {error}") from error
         raise ValueError(f"{package} is not installed: python -m pip install '.[data]'") from error
 
 

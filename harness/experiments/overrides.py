@@ -38,9 +38,9 @@ def override(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
         path, equals, text = setting.partition("=")
         path = path.strip()
         if not equals:
-            raise ValueError(f"--set {setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
+            raise ValueError(f"{setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
         if path not in names:
-            raise ValueError(f"--set {setting}: {_unknown(path, names)}")
+            raise ValueError(f"{setting}: {_unknown(path, names)}")
         *groups, name = path.split(".")
         owner, inner = spec, changes
         for group in groups:
@@ -64,11 +64,11 @@ def _parsed(owner: Any, name: str, text: str, setting: str) -> Any:
     # The type without its bounds, which the constructor checks with a better message.
     kind = typing.get_type_hints(type(owner))[name]
     if any(map(dataclasses.is_dataclass, typing.get_args(kind))):
-        raise ValueError(f"--set {setting}: {name!r} is none in this run and cannot be set")
+        raise ValueError(f"{setting}: {name!r} is none in this run and cannot be set")
     try:
         return text if typing.get_origin(kind) is typing.Literal else parse(kind, text)
     except ValueError as error:
-        raise ValueError(f"--set {setting}: {text!r} does not fit: {error}") from None
+        raise ValueError(f"{setting}: {text!r} does not fit: {error}") from None
 
 
 def _unknown(name: str, names: Sequence[str]) -> str:

@@ -39,8 +39,9 @@ def _finding(judged: TableAnalysis) -> str:
     assert estimate.mean is not None
     interval = interval_words(estimate, 1)
     seeds = count(estimate.n, "seed") + (f", {interval}" if interval else "")
-    epochs = max(len(record.curve) for record in row.records)
-    after = f"After {count(epochs, 'epoch')} " if epochs else ""
+    epochs, updates = max(len(record.curve) for record in row.records), row.records[0].spec.updates
+    length = count(epochs, "epoch") if updates is None else count(updates, "update")
+    after = f"After {length} " if epochs else ""
     finding = f"{after}{best} reaches {estimate.mean:.1f} sacreBLEU ({seeds}) on {where}"
     return f"{finding}{_lead(board, rest)}."
 

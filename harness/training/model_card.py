@@ -88,7 +88,8 @@ weights = load_file("model.safetensors")
 def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
     """Return the card as Markdown. It has no scores: those are in the record of the run."""
     spec = record.spec
-    data = {name: value for name, value in to_json(spec.data).items() if name != "files"}
+    omitted = ("files",) if spec.data.corpus == "multi30k" else ("files", "test_split")
+    data = {name: value for name, value in to_json(spec.data).items() if name not in omitted}
     sections = [
         _head(record, kind),
         f"# {short_line(spec.variant)}, {spec.data.direction}",

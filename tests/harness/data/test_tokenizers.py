@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -257,6 +258,14 @@ def test_tokenise_missing_library_is_named_with_its_remedy(
         tokenizer(name, "en", model=model).tokenise("a")
     if name == "spacy":
         assert tokenizer(name, "en").detokenise(["a", "."]) == "a."
+
+
+def test_tokenise_broken_library_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sacremoses.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sacremoses", raising=False)
+    with pytest.raises(ValueError, match="^sacremoses cannot be imported: No module named 'no_such_module'$"):
+        tokenizer("moses", "en").tokenise("a")
 
 
 def test_tokenizer_process_refusal_is_one_line() -> None:

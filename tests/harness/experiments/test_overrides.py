@@ -55,6 +55,7 @@ def test_override_misfit_is_refused(setting: str, words: str) -> None:
     with pytest.raises(ValueError, match="=") as caught:
         override(spec("learned_positions", TINY), [setting])
     assert words in str(caught.value)
+    assert "--set" not in str(caught.value), "the API has no such option"
     assert "\n" not in str(caught.value)
 
 

@@ -65,6 +65,11 @@ def test_unlike_runs_never_share_a_table() -> None:
     assert sum("data.training_pairs" in str(mismatch) for mismatch in find_mismatches(records, "controlled")) == 1
 
 
+def test_headline_counts_updates_where_these_end_the_training() -> None:
+    finding = bench_report.document(runs("paper", seeds=1, updates=2)).headline.finding
+    assert finding.startswith("After 2 updates paper reaches ")
+
+
 def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
     short = [replace(run, curve=run.curve[:2]) for run in runs(seeds=1)]
     longer = runs("paper", seeds=1, budget="source")

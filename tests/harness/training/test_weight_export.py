@@ -98,6 +98,7 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
         assert part in card
     assert "1 epoch, 227 updates; weights of epoch 1." in card
     assert "`0123456789abcdef`" in card
+    assert "test_split" not in card, "only Multi30k has several test sets"
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
 
 
