@@ -9,10 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.api import Runs, TrainedRun, load, run, translate
+    from harness.api import RunComparison, Runs, TrainedRun, load, run, translate
 
 __version__ = "0.1.0"
-__all__ = ["Runs", "TrainedRun", "load", "run", "translate"]
+__all__ = ["RunComparison", "Runs", "TrainedRun", "load", "run", "translate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,3 +20,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("harness.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the module, those of the Python interface included."""
+    return sorted({*globals(), *__all__})

@@ -271,7 +271,7 @@ class RunComparison:
                 {
                     "metric": metric.definition.heading,
                     **dict(zip((base.label, compared.label, "difference", "low", "high"), scaled, strict=True)),
-                    "p": difference.p_holm if difference and not metric.not_tested else None,
+                    "p": difference.p_holm if difference else None,
                     "conclusion": metric.conclusion(difference).label,
                 }
             )
@@ -371,11 +371,11 @@ def translate(
         import_builder: Whether to import and execute the external builder that a record names.
 
     Raises:
-        ValueError: `sentences` is a single string, a run is not completed, its weights or corpus are not available, or
-            the runs do not fit together.
+        ValueError: `sentences` is no list of strings, or the runs are not completed, not stored or do not fit together.
     """
-    if isinstance(sentences, str):
-        raise ValueError(f"translate: expected a list of sentences, such as [{brief(sentences)}]")
+    lines = list[str]() if isinstance(sentences, str) else list(sentences)
+    if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
+        raise ValueError(f"translate: expected a list of sentences, not {brief(sentences)}")
     from harness.evaluation import ensemble, evaluate
     from harness.training import load
 
@@ -388,7 +388,7 @@ def translate(
     loaded = [load.stored_model(run.record, run.results, device, import_builder=import_builder) for run in runs]
     dataset = loaded[0][0]
     model = ensemble.joint([model for _, model in loaded], len(dataset.target_words))
-    return evaluate.translated(model, dataset, sentences, decoding)
+    return evaluate.translated(model, dataset, lines, decoding)
 
 
 def _stored(run: TrainedRun | str) -> TrainedRun:

@@ -16,14 +16,14 @@ _REPR_CHARACTERS = 80
 _UNSAFE = re.compile(
     # Control characters other than tab and newline; line and paragraph separators.
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
-    # Writing direction, zero-width characters, joiners and soft hyphens.
-    "\u00ad\u034f\u061c\u180b-\u180f\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    # Writing direction, zero-width characters and soft hyphens; not (non-)joiners, which Persian and Indic words need.
+    "\u00ad\u034f\u061c\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
     # Fillers, which look like spaces, and invisible letters.
     "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
     # Annotations, lone surrogates, tags and further default-ignorable code points.
     "\ufff0-\ufffb\ud800-\udfff\ufe00-\ufe0e\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    # Zero-width joiners and emoji variation selectors outside emoji.
-    "|\u200d(?![\u2190-\u2bff\U0001f000-\U0001faff])|(?<![\u2190-\u2bff\U0001f000-\U0001faff])\ufe0f"
+    # Emoji variation selectors outside emoji.
+    "|(?<![\u2190-\u2bff\U0001f000-\U0001faff])\ufe0f"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 from impls.contract import Arrays, Backend, Recipe, Seq2SeqModel, Training
@@ -173,6 +175,16 @@ def load(path: str) -> Any:
     if not hasattr(module, attribute):
         raise ValueError(f"{path!r}: {module_name} has no {attribute!r}{_hint(attribute, vars(module))}")
     return getattr(module, attribute)
+
+
+def source_digest(path: str) -> str:
+    """Return the SHA-256 of the file that defines "package.module:NAME"; empty if there is no such file.
+
+    Raises: as `load`.
+    """
+    load(path)
+    file = getattr(sys.modules[path.partition(":")[0]], "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else ""
 
 
 def build_external(

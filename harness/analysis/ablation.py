@@ -86,6 +86,14 @@ class StudyEffects:
     confounds: tuple[Confound, ...] = ()
     tuned: Tuned | None = None
 
+    @property
+    def ranked(self) -> StudyEffects:
+        """The effects that rank the fields: those at tuned learning rates if every recipe has runs at its own."""
+        tuned = self.tuned
+        if tuned is None or tuned.missing or tuned.effects is None or tuned.effects.study.differences:
+            return self
+        return tuned.effects
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -225,7 +233,7 @@ def _combinations(levels: Mapping[str, Sequence[str]]) -> list[Changes]:
 def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:
     """Return the fields of one variant, largest effect first; a field of several studies is taken from the first."""
     ranks: dict[str, Rank] = {}
-    for effects in analysed:
+    for effects in (untuned.ranked for untuned in analysed):
         study = effects.study
         for field in effects.fields:
             measured = [effect for effect in field.effects[metric] if effect.mean is not None]

@@ -253,6 +253,9 @@ def _metric(
     # The costs of one side can vary severalfold, and a difference of geometric means is not that of the columns.
     scale = IDENTITY if metric.kind == "cost" else metric.scale
     table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=scale)
+    if not_tested:
+        untested = (replace(pair, p=None, p_holm=None, significant=False) for pair in table.differences)
+        table = replace(table, differences=tuple(untested), tests=0, detectable=None)
     return MetricComparison(metric, intervals, table, reported, not_tested=not_tested)
 
 

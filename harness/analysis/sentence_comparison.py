@@ -200,7 +200,7 @@ class Sentence:
     Attributes:
         number: The number of the sentence in the stored translations.
         means: The mean sentence score of each side over seeds; `difference` is the second minus the first.
-        seed: The seed of the translations, the one whose difference is nearest to the mean.
+        seed: The seed of the translations, of those on the side of the mean the one nearest to it.
         scores: The scores of the translations.
     """
 
@@ -264,7 +264,9 @@ def most_different(
     worse = [index for index in order[::-1][:count] if means[index] < 0]
 
     def sentence(index: int) -> Sentence:
-        run = int(np.abs(differences[:, index] - means[index]).argmin())
+        # Of the seeds that differ in the direction of the mean: the example must show what its heading says.
+        opposite = differences[:, index] * means[index] <= 0
+        run = int(np.where(opposite, np.inf, np.abs(differences[:, index] - means[index])).argmin())
         translations = first_runs[run][index], second_runs[run][index]
         source, reference = (_cut(lines[index]) if index < len(lines) else "" for lines in texts)
         return Sentence(

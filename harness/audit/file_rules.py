@@ -128,9 +128,12 @@ def weights(stored: StoredRun) -> Iterator[str]:
 def attention(stored: StoredRun) -> Iterator[str]:
     """The stored attention has the digest in the record, the lengths of the translations, and rows that add up to 1."""
     digest = stored.completed.fingerprints.get("attention")
-    skip_unless(run_store.has(stored.results, stored.name, run_store.ATTENTION), "attention not stored")
-    if digest is None:
-        raise ValueError(f"{run_store.ATTENTION} exists, but the record has no digest of it")
+    exists = run_store.has(stored.results, stored.name, run_store.ATTENTION)
+    skip_unless(exists or digest is not None, "attention not stored")
+    if not exists or digest is None:
+        raise ValueError(
+            f"{run_store.ATTENTION} {'exists, but the record has no digest of it' if exists else 'is missing'}"
+        )
     maps = run_store.load_attention(stored.results, stored.name, digest)
     tokens = {hypothesis.sentence: len(hypothesis.tokens) for hypothesis in stored.hypotheses}
     for sentence, weights in maps.items():

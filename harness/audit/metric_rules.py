@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.analysis.grouping import CURVE
 from harness.audit.record_rules import updates_per_epoch
 from harness.audit.run_folder import NO_EPOCH, ROUNDING, StoredRun, skip_unless, unequal
-from harness.evaluation.metrics import ORDERS, perplexity
+from harness.evaluation.metrics import ORDERS, perplexity, sacre_tokenizer
 from harness.storage.records import RunRecord
 from harness.text import count, first_few
 from harness.training.schedules import learning_rate, stopping_epoch
@@ -20,8 +20,8 @@ OPTIONAL = ("bleu_tokenised", "brevity_penalty")
 COUNTED_IN = {
     "bleu_tutorial": ("case:lc", "tok:none", "smooth:none", "tokens:model"),
     "bleu_tokenised": ("case:lc", "tok:none", "smooth:exp", "tokens:moses"),
-    "bleu_sacre": ("tok:13a", "smooth:exp"),
-    "brevity_penalty": ("tok:13a", "smooth:exp"),
+    "bleu_sacre": ("smooth:exp",),
+    "brevity_penalty": ("smooth:exp",),
     "chrf": ("nc:6", "nw:0"),
 }
 """Items of the signature of a score, besides the number of references, case, version and unknown tokens."""
@@ -157,6 +157,8 @@ def _signature_items(record: RunRecord, name: str) -> list[str]:
         items.append(f"version:{version}")
     if name in ("bleu_sacre", "brevity_penalty", "chrf"):
         items.append("case:lc" if record.spec.data.case == "lower" else "case:mixed")
+    if name in ("bleu_sacre", "brevity_penalty"):
+        items.append(f"tok:{sacre_tokenizer(record.spec.data.target_language)}")
     order, _, kind = name.removeprefix("bleu_").partition("_")
     if name in BLEU_ORDERS:
         return [*items, *COUNTED_IN["bleu_tutorial"], f"orders:{'1-' * (kind == 'cumulative')}{order}"]

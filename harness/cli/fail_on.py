@@ -42,7 +42,7 @@ def read(text: str) -> Condition:
         hint = did_you_mean(name, COMPARISON) or f"; the metrics are {', '.join(COMPARISON)}"
         raise ValueError(f"--fail-on {text!r}: there is no metric {name!r}{hint}")
     if worse:
-        if COMPARISON[name].kind == "cost":
+        if COMPARISON[name].kind == "cost" or COMPARISON[name].direction == "neither":
             raise ValueError(f"--fail-on {text!r}: {name} is not tested for significance; use {name}<NUMBER or >NUMBER")
         return Condition(text, name, "worse")
     try:
@@ -55,11 +55,7 @@ def read(text: str) -> Condition:
 
 
 def holds(condition: Condition, comparison: Comparison) -> list[str]:
-    """Return a line for each side for which a condition holds or is unknown.
-
-    Raises:
-        ValueError: "worse" needs a test, and the sides have too few seeds for one.
-    """
+    """Return a line for each side for which a condition holds or is unknown."""
     metric, base = comparison.metric(condition.metric), comparison.sides[0]
     lines = []
     for side in comparison.sides[1:]:
@@ -69,9 +65,10 @@ def holds(condition: Condition, comparison: Comparison) -> list[str]:
             reason = reason or (difference.remark if difference else "")
             lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {reason}")
         elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
-            raise ValueError(
-                f"--fail-on {condition.text}: {count(difference.n, 'seed')} in common, but a test "
-                f"needs {LEAST_SEEDS}: add seeds, or use {condition.metric}<NUMBER or >NUMBER"
+            lines.append(
+                f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): "
+                f"{count(difference.n, 'seed')} in common, but a test needs {LEAST_SEEDS}: add seeds, or use "
+                f"{condition.metric}<NUMBER or >NUMBER"
             )
         elif _holds(condition, metric, difference):
             lines.append(f"--fail-on {condition.text}: {_describe(metric, difference, side, base)}")

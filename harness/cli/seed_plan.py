@@ -101,7 +101,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
         upper = seeds_needed(upper_bound(noise), difference, rows, comparisons)
         upper_text = f"more than {MOST_SEEDS:,}" if upper is None else str(upper)
         say(f"  {upper_text} seeds if the noise is as large as the upper end of its 80 % interval.")
-    for line in _assumptions(runs, goal.metric):
+    for line in _assumptions(runs, goal.metric, single):
         say(f"  {line}")
     return 0
 
@@ -160,10 +160,11 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
     return f"about {duration(seeds * total / jobs)} with {jobs} at once, {basis}"
 
 
-def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
+def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -> list[str]:
     """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD
+    from harness.reporting.formatting import listed
 
     metric, estimate = LEADERBOARD[metric_name], runs.estimate
     scale = metric.scale
@@ -176,6 +177,9 @@ def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
         f"the standard deviation of a run over seeds{beside} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
         f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
+    planned = {spec.data.corpus for spec in single}
+    if planned.isdisjoint(record.spec.data.corpus for record in runs.records):
+        lines.append(f"Its corpus is another one: on {listed(sorted(planned))}, noise and test set are different.")
     if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:

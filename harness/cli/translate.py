@@ -20,7 +20,7 @@ from harness.evaluation import ensemble
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.training import load
+from harness.training import load, reuse
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[
         load.load_model(record, results, dataset, device=device, import_builder=arguments.import_builder)
         for record in records
     ]
+    for record in filter(reuse.has_other_builder, records):
+        warn(f"{record.id}: the module of {record.spec.variant} has changed since it was trained")
     return dataset, models, functools.partial(search.translate, ensemble.joint(models, len(dataset.target_words)))
 
 

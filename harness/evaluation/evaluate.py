@@ -128,7 +128,7 @@ def validation_bleu(
     )
     texts = [hypothesis.text for hypothesis in as_hypotheses(prepared, decoded)]
     references = [[prepared.target_words[token] for token in ids[1:-1]] for ids in prepared.validation.target]
-    return text_bleu(texts, detokenise(prepared, references), prepared.data.case)
+    return text_bleu(texts, detokenise(prepared, references), prepared.data.case, prepared.data.target_language)
 
 
 def _translated(
@@ -198,4 +198,5 @@ def test_scores(prepared: Dataset, hypotheses: Sequence[Hypothesis], unknown: Un
         reference_moses=prepared.test_target_moses,
         case=prepared.data.case,
         unknown=unknown,
+        language=prepared.data.target_language,
     )

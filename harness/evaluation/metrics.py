@@ -152,6 +152,7 @@ def score(
     reference_moses: _Sentences,
     case: Case,
     unknown: Unknown,
+    language: str = "en",
 ) -> Scores:
     """Return the scores of translations, with one reference each, by these names.
 
@@ -169,6 +170,7 @@ def score(
         texts, reference_texts: The same as plain sentences.
         moses, reference_moses: The same as Moses tokens.
         case: Whether the case of plain sentences counts.
+        language: The target language, which decides `sacre_tokenizer`.
         unknown: Whether the translations may contain `<unk>`; each signature ends with `unk:never` or `unk:allowed`.
 
     A token `<unk>` matches nothing, not even `<unk>`. Plain sentences are scored as sacreBLEU's command line does.
@@ -182,7 +184,7 @@ def score(
     plain = texts, reference_texts
     lines = {"bleu_tokenised": _lines(moses, reference_moses), "bleu_sacre": plain, "chrf": plain}
     for name, (own, of_references) in lines.items():
-        metric = _metric(name, tuple(of_references), case)
+        metric = _metric(name, tuple(of_references), case, language)
         total, scores.statistics[name] = _count(metric, own)
         scores.values[name] = total.score
         scores.signatures[name] = str(metric.get_signature()) + SIGNATURE_SUFFIXES.get(name, "")
@@ -192,14 +194,19 @@ def score(
     return replace(scores, signatures={name: f"{item}|unk:{unknown}" for name, item in scores.signatures.items()})
 
 
-def text_bleu(texts: Sequence[str], reference_texts: Sequence[str], case: Case) -> float:
+def text_bleu(texts: Sequence[str], reference_texts: Sequence[str], case: Case, language: str) -> float:
     """Return the `bleu_sacre` of plain sentences, as `score` computes it."""
-    bleu: float = _metric("bleu_sacre", tuple(reference_texts), case).corpus_score(texts, None).score
+    bleu: float = _metric("bleu_sacre", tuple(reference_texts), case, language).corpus_score(texts, None).score
     return bleu
 
 
+def sacre_tokenizer(language: str) -> str:
+    """Return sacreBLEU's tokenizer for a target language; in those without spaces, a sentence is not one word."""
+    return "zh" if language == "zh" else "char" if language in ("ja", "km", "lo", "my", "th") else "13a"
+
+
 @functools.lru_cache(maxsize=8)
-def _metric(name: str, references: tuple[str, ...], case: Case = "lower") -> Metric:
+def _metric(name: str, references: tuple[str, ...], case: Case = "lower", language: str = "en") -> Metric:
     """Return a metric of `score` with its references, whose n-grams are counted once; tokens are always lower-cased."""
     from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
     from sacrebleu.metrics.chrf import CHRF
@@ -209,7 +216,8 @@ def _metric(name: str, references: tuple[str, ...], case: Case = "lower") -> Met
         return CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase, references=[references])
     smoothing = SMOOTHING[name]
     if name == "bleu_sacre":
-        return BLEU(lowercase=lowercase, smooth_method=smoothing, references=[references])
+        tokenize = sacre_tokenizer(language)
+        return BLEU(lowercase=lowercase, tokenize=tokenize, smooth_method=smoothing, references=[references])
     return BLEU(tokenize="none", lowercase=True, force=True, smooth_method=smoothing, references=[references])
 
 

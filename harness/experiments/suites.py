@@ -8,7 +8,7 @@ from harness.experiments.overrides import override
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
-from impls.recipes import TUTORIAL
+from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TUTORIAL
 
 OUTSIDE_SUITES = ("plain", "tuned")
 """Built-in variants that are not part of any suite."""
@@ -157,11 +157,18 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
 
 
 def _at_size(variant: str, recipe: Recipe, suite: Suite) -> Recipe:
-    """Return a recipe at the width and the number of layers of a suite."""
+    """Return a recipe at the width and the number of layers of a suite.
+
+    An external recipe keeps those that differ from the tutorials': they may be what it is about.
+    """
+    usual = BAHDANAU_GRU if isinstance(recipe, GruRecipe) else LEARNED_POSITIONS
+    keeps_width, keeps_layers = (
+        ":" in variant and getattr(recipe, name) != getattr(usual, name) for name in ("width", "layers")
+    )
     try:
-        if suite.width is not None:
+        if suite.width is not None and not keeps_width:
             recipe = reduced(recipe, suite.width)
-        if suite.layers is not None and not isinstance(recipe, GruRecipe):
+        if suite.layers is not None and not keeps_layers and not isinstance(recipe, GruRecipe):
             recipe = replace(recipe, layers=suite.layers)
     except ValueError as error:
         raise ValueError(

@@ -31,7 +31,7 @@ def headline(analysis: Analysis) -> Headline:
         effects = {rank.field: rank.effect for rank in rankings[MAIN] if rank.effect is not None}
         if effects:
             studies = [item for item in analysis.studies if item.study.variant == variant]
-            study = next(item.study for item in studies if item.fields)
+            study = next(item.ranked.study for item in studies if item.fields)
             return Headline(_finding(study, effects), _caveat(study, studies))
     return Headline((warnings(analysis) or [NO_EFFECT])[0])
 
@@ -51,8 +51,8 @@ def _finding(study: Study, effects: Mapping[str, AblationEffect]) -> str:
 def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     confounded = list(dict.fromkeys(confound.field for effects in studies for confound in effects.confounds))
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
-    tuned = any(effects.tuned is not None for effects in studies)
-    rate = "" if tuned else ", one learning rate for all recipes"
+    tuned = all(effects.ranked is not effects for effects in studies)
+    rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
     setting = _setting(study)
     return (
         f"{start}Measured {setting[0].lower()}{setting[1:]}{rate}; other sizes and longer training may rank the fields "
@@ -242,9 +242,11 @@ def _rate_limit(studies: Sequence[StudyEffects]) -> str:
             "All recipes have the training settings of the base, and none was tuned: a recipe that needs another "
             "learning rate, warm-up or initialisation looks worse than it is."
         )
+    ranked = "with" if all(effects.ranked is not effects for effects in studies) else "without"
     return (
         f"Learning rates were chosen from a grid ({tables.pilots_text(tuned)}): the best rate of a short run with one "
-        "seed may not be that of the full run. Warm-up, dropout and all other settings were not tuned."
+        "seed may not be that of the full run. Warm-up, dropout and all other settings were not tuned. The headline "
+        f"and the ranking use the effects {ranked} tuning."
     )
 
 

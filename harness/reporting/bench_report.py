@@ -203,8 +203,9 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     if not blocks:
         return []
     note = (
-        "Each cell is the row minus the column: the mean difference over paired seeds with its 95 % interval (two "
-        "seeds: both values), p after Holm's correction, and the probability of being better with a new seed. "
+        "Each cell is the row minus the column over paired seeds with its 95 % interval (two seeds: both values), p "
+        "after Holm's correction, and the probability of being better with a new seed. Differences are estimated on a "
+        "logit or log scale, so they can deviate from those of the means. "
         f"{LEGEND}."
     )
     return [Heading("Significance", slug="significance"), Text(note, "aside"), *blocks]

@@ -59,7 +59,7 @@ def _metric(metric: MetricComparison) -> dict[str, Any]:
         "seeds": table.seeds if table else [],
         "comparisons": table.tests if table else 0,
         "table": None if table is None else "report" if metric.reported else "sides",
-        "detectable": table.detectable if table and not metric.not_tested else None,
+        "detectable": table.detectable if table else None,
         "moderation": table.moderation if table else "",
         "differences": [_difference(metric, metric.difference(second, first)) for first, second in pairs],
         "not_compared": metric.not_compared,
@@ -80,7 +80,7 @@ def _difference(metric: MetricComparison, difference: Difference | None) -> dict
         "side": difference.first,
         "minus": difference.second,
         "conclusion": metric.conclusion(difference),
-        "significant": difference.significant and not metric.not_tested,
+        "significant": difference.significant,
     }
 
 

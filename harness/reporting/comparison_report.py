@@ -123,12 +123,12 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
     metrics = [metric for metric in comparison.metrics if metric.definition.kind == kind]
     if not metrics:
         return []
-    tests = {metric.table.tests for metric in metrics if metric.table}
+    tests = {metric.table.tests for metric in metrics if metric.table and not metric.not_tested}
     p_corrected = f"p of {min(tests)}" if len(tests) == 1 else "p of all"
     heads = ("", base, letter, f"{letter} − {base}", "95 % interval", "p", p_corrected, f"{letter} is", "new seed")
     notes = _not_compared(metrics)
     differences = [metric.difference(letter, base) for metric in metrics]
-    if all(difference.n == 1 for difference in differences if difference is not None):
+    if any(differences) and all(difference.n == 1 for difference in differences if difference is not None):
         notes.append("p is over test sentences (approximate randomisation), not over seeds.")
     elif kind == "quality":
         notes += _power(metrics, letter, base)
@@ -147,7 +147,9 @@ def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]
     )
     if difference is None or difference.mean is None:
         return (*cells, *[MISSING] * 4, _conclusion(Conclusion.NOT_TESTED), MISSING, "", "0")
-    new_seed = difference.better_on_new_seed(less_is_better=definition.less_is_better)
+    new_seed = None
+    if definition.direction != "neither":
+        new_seed = difference.better_on_new_seed(less_is_better=definition.less_is_better)
     return (
         *cells,
         signed(difference.mean / definition.divisor, definition.digits),
@@ -283,8 +285,8 @@ def _sentences(comparison: Comparison, examples: LargestDifferences) -> list[Blo
         return [Heading(f"Sentences: {letter} against {base}"), Items(("No sentence's score differs.",))]
     note = (
         f"{letter} − {base} is the difference in the sentence's {score}, a mean over {named_seeds(comparison.seeds)}. "
-        f"The translations and their {score} are of the seed closest to this mean. These sentences differ most: they "
-        "are examples, not estimates."
+        f"The translations and their {score} are of the seed closest to this mean, of those with a difference in the "
+        "same direction. These sentences differ most: they are examples, not estimates."
     )
     return [*blocks, Items((note,))]
 

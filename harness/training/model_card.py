@@ -35,6 +35,7 @@ translator = ctranslate2.Translator(".", compute_type="float32")
 results = translator.translate_batch(
     [["<sos>", *tokens, "<eos>"] for tokens in sentences],
     beam_size={beam},
+    length_penalty={length_penalty},
     min_decoding_length=0,
     max_decoding_length={max_tokens},
     suppress_sequences={never},
@@ -144,9 +145,10 @@ def _commit(record: RunRecord) -> str:
 
 def _tokens(dataset: Dataset) -> str:
     data = dataset.data
-    case = "lower-cased first" if data.case == "lower" else "with its case"
+    lower = "tokens are lower-cased" if data.tokenizer in ("spacy", "whitespace") else "text is lower-cased first"
+    case = lower if data.case == "lower" else "text keeps its case"
     return (
-        f"The model reads {TOKENIZERS[data.tokenizer]}; text is {case}. A source is `<sos>`, at most "
+        f"The model reads {TOKENIZERS[data.tokenizer]}; {case}. A source is `<sos>`, at most "
         f"{data.max_length - 2} tokens, and `<eos>`; tokens outside the vocabulary are `<unk>`. The vocabularies list "
         "the tokens in the order of their ids. Greedy search in float32 gives the translations of Bakeoff itself; the "
         "beam search of another library divides by another function of the length."
@@ -162,6 +164,7 @@ def _code(record: RunRecord, kind: str) -> str:
     return template.format(
         sentences=_SENTENCES,
         beam=decoding.beam,
+        length_penalty=decoding.length_penalty,
         max_tokens=decoding.max_tokens,
         never=never,
         recipe=type(recipe).__name__,

@@ -13,6 +13,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences
 from harness.storage import checkpoint_files, locks, run_store
 from harness.storage.records import RunRecord
+from impls import registry
 
 
 def reusable_records(
@@ -21,7 +22,8 @@ def reusable_records(
     """Return the records of the runs that are finished; `complain` receives a line for each damaged one.
 
     Raises:
-        ValueError: A run was trained on the user's files, and a file has changed or is missing. The message names both.
+        ValueError: A run was trained on the user's files or with the user's module, and a file has changed or is
+            missing. The message names both.
     """
     from harness.data.dataset import text_digests
 
@@ -30,6 +32,11 @@ def reusable_records(
     digests_of = functools.cache(text_digests)
     for record in records:
         _remove_checkpoints(results, record.id)
+        if has_other_builder(record):
+            raise ValueError(
+                f"run {record.id}: the module of {record.spec.variant} has changed since it was trained: remove the "
+                f"folder {run_store.run_folder(results, record.id)} to run it again, or give the builder another name"
+            )
         if record.spec.data.corpus != "files":
             continue
         try:
@@ -45,6 +52,12 @@ def reusable_records(
                 "other files"
             )
     return records
+
+
+def has_other_builder(record: RunRecord) -> bool:
+    """Return whether a run is of an external builder whose module has changed. It imports the module."""
+    recorded = record.fingerprints.get("builder")
+    return bool(recorded) and record.spec.recipe is None and registry.source_digest(record.spec.variant) != recorded
 
 
 def same_training(

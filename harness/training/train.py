@@ -147,6 +147,7 @@ class _Run:
         # Read now, not at the end: the checkout may change while this process uses the code that it has loaded.
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
+        self.builder = registry.source_digest(spec.variant) if spec.recipe is None else ""
         if arithmetic := machine.torch_arithmetic():
             # A model that sets its own precision ignores that of the process.
             products = getattr(self.model, "matmul_precision", None)
@@ -162,7 +163,8 @@ class _Run:
         self.measured = TestResults(scores={}, signatures={}, decode={}, speed={}, hypotheses=[])
         self.stored: dict[str, str] = {}
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._use(TrainingState(started=started, data=dataset.digests["tokenised"], environment=self.environment))
+        data = f"{dataset.digests['tokenised']} {self.builder}".rstrip()
+        self._use(TrainingState(started=started, data=data, environment=self.environment))
 
     def _use(self, state: TrainingState) -> None:
         """Make `state` the one that training continues from."""
@@ -307,6 +309,7 @@ class _Run:
         spec, state = self.spec, self.state
         fingerprints = self.dataset.digests | {"weights": self.initial_digests, **self.stored}
         fingerprints |= {"batches": state.batches.marks, "weights_after": state.weights_after}
+        fingerprints |= {"builder": self.builder} if self.builder else {}
         if status in run_store.FINISHED:
             fingerprints["stream"] = state.batches.digest
         return RunRecord(

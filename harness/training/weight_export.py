@@ -117,6 +117,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        for path in temporary.iterdir():  # safetensors writes files that only their owner can read
+            path.chmod(0o644)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if folder.is_dir():
             folder.rmdir()

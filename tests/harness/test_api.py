@@ -215,9 +215,15 @@ def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkey
     assert len(harness.translate(run, ["Ein Hund"], import_builder=True)) == 1
 
 
-def test_translate_of_a_string_asks_for_a_list() -> None:
-    with pytest.raises(ValueError, match=r"expected a list of sentences, such as \['Ein Hund'\]"):
-        harness.translate("any run", "Ein Hund")
+@pytest.mark.parametrize("sentences", ["Ein Hund", [1], [["Ein", "Hund"]]])
+def test_translate_of_something_else_asks_for_a_list_of_sentences(sentences: Any) -> None:
+    with pytest.raises(ValueError, match="expected a list of sentences, not "):
+        harness.translate("any run", sentences)
+
+
+def test_public_names_are_found_by_completion() -> None:
+    assert {*harness.__all__} <= {*dir(harness)}
+    assert all(getattr(harness, name) is not None for name in harness.__all__)
 
 
 def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
