@@ -157,9 +157,7 @@ def load(
     def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         state = _state(arrays, notes)
         if state.data != new.data:
-            raise ValueError(
-                "a checkpoint was written with another text or module: a file has changed"
-            )
+            raise ValueError("a checkpoint was written with another text or module: a file has changed")
         changes = arithmetic_differences(state.environment, new.environment, spec.computes)
         if changes and not resume_anyway:
             raise ValueError(f"a checkpoint was written with {', '.join(changes)}")

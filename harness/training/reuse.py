@@ -56,8 +56,8 @@ def reusable_records(
 
 def has_other_builder(record: RunRecord) -> bool:
     """Return whether a run is of an external builder whose module has changed. It imports the module."""
-    recorded = record.fingerprints.get("builder")
-    return bool(recorded) and record.spec.recipe is None and registry.source_digest(record.spec.variant) != recorded
+    recorded, variant = record.fingerprints.get("builder"), record.spec.variant
+    return bool(recorded) and ":" in variant and registry.source_digest(variant) != recorded
 
 
 def same_training(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
             )
     metric = compared(tmp_path).metric("training_tokens_per_second")
     difference = metric.difference("B", "A")
-    assert difference.significant, "otherwise this test would show nothing"
+    assert difference.low > 0, "otherwise this test would show nothing"
+    assert difference.p is difference.p_holm is None
     assert metric.conclusion(difference) is Conclusion.NOT_TESTED
     assert metric.not_tested == "measured on different machines"
     report = text(tmp_path)
@@ -99,6 +101,15 @@ def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
     assert line.endswith("?")
     assert "A was measured on: one; threads: 2." in report
     assert "B was measured on: another; threads: 2." in report
+
+
+def test_metric_without_a_better_direction_has_no_p_and_no_better_seed(tmp_path: Path) -> None:
+    for seed in range(3):
+        for variant, unknown in ((FIRST, 0), (SECOND, 200 + seed)):
+            save_record(tmp_path, variant, seed, decode={"unknown_tokens": unknown})
+    line = next(line for line in text(tmp_path).split("\n") if line.startswith("unknown tokens"))
+    assert "+201" in line
+    assert re.search(r"–\s+–\s+\? not tested\s+–", line)
 
 
 def test_missing_statistics_of_sentences_are_reported(variant_pair: Path) -> None:

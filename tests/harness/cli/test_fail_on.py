@@ -20,10 +20,16 @@ def test_worse_needs_a_significant_difference(tmp_path: Path) -> None:
     assert not fail_on.holds(fail_on.read("bleu_sacre:worse"), compared(tmp_path, SECOND, FIRST))
 
 
-def test_worse_with_too_few_seeds_is_refused(variant_pair: Path) -> None:
+def test_worse_with_too_few_seeds_fails(variant_pair: Path) -> None:
     comparison = compared(variant_pair, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
-    with pytest.raises(ValueError, match="1 seed in common, but a test needs 3"):
-        fail_on.holds(fail_on.read("bleu_sacre:worse"), comparison)
+    (line,) = fail_on.holds(fail_on.read("bleu_sacre:worse"), comparison)
+    assert "unknown for B (conv_ffn): 1 seed in common, but a test needs 3" in line
+
+
+@pytest.mark.parametrize("metric", ["brevity_penalty", "unknown_tokens", "epoch_seconds"])
+def test_worse_in_a_metric_that_is_never_tested_is_refused(metric: str) -> None:
+    with pytest.raises(ValueError, match=f"{metric} is not tested for significance"):
+        fail_on.read(f"{metric}:worse")
 
 
 def test_unknown_difference_fails(variant_pair: Path) -> None:

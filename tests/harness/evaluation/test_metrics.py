@@ -21,6 +21,7 @@ from harness.evaluation.metrics import (
     evaluate,
     perplexity,
     score,
+    text_bleu,
     unknown_tokens,
     without_unknown,
 )
@@ -257,6 +258,17 @@ def test_score_returns_a_signature_for_each_value() -> None:
     assert "tok:none|smooth:exp" in signatures["bleu_tokenised"]
     assert "tok:13a|smooth:exp" in signatures["bleu_sacre"]
     assert "nc:6|nw:0" in signatures["chrf"]
+
+
+@pytest.mark.parametrize(("language", "tokenizer"), [("zh", "zh"), ("ja", "char"), ("th", "char"), ("de", "13a")])
+def test_bleu_sacre_has_the_tokenizer_of_the_language(language: str, tokenizer: str) -> None:
+    texts = {"zh": "两只小猫在树上。", "ja": "猫が木の上にいる。", "th": "แมวอยู่บนต้นไม้"}
+    line = texts.get(language, "eine Katze auf einem Baum .")
+    sides: Any = {"texts": [line], "reference_texts": [line], "moses": [[line]], "reference_moses": [[line]]}
+    scored = score([[line]], [[line]], **sides, case="lower", unknown="never", language=language)
+    assert scored.values["bleu_sacre"] == pytest.approx(100)
+    assert f"tok:{tokenizer}|" in scored.signatures["bleu_sacre"]
+    assert text_bleu([line], [line], "lower", language) == scored.values["bleu_sacre"]
 
 
 def test_score_of_unequal_or_empty_lists_is_refused() -> None:

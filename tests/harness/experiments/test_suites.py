@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +13,8 @@ from harness.data.dataset import prepare
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from impls import registry
-from impls.recipes import TUTORIAL
+from impls.contract import TransformerRecipe
+from impls.recipes import LEARNED_POSITIONS, TUTORIAL
 
 
 @pytest.mark.parametrize("variant", ["conv_ffn", pytest.param("tuned", marks=pytest.mark.slow)])
@@ -40,6 +44,20 @@ def test_every_suite_has_distinct_runs_with_one_controlled_training(suite: suite
     for spec in specs:
         updates = spec.training.epochs * 29_000 / spec.training.batch_size
         assert spec.training.warmup_updates < updates, "the warm-up ends before the training"
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [({}, (128, 2, 256)), ({"layers": 6}, (128, 6, 256)), ({"width": 64, "ffn_width": 96}, (64, 2, 96))],
+)
+def test_own_recipe_keeps_a_size_that_is_not_the_tutorials(
+    changes: dict[str, int], size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(LEARNED_POSITIONS, name="mine", **changes)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))
+    run = suites.spec(suites.SUITES["quick"], "mine:MINE", budget="controlled", seed=0, data=DataSpec())
+    assert isinstance(run.recipe, TransformerRecipe)
+    assert (run.recipe.width, run.recipe.layers, run.recipe.ffn_width) == size
 
 
 def test_only_the_source_budget_has_the_settings_of_the_source() -> None:

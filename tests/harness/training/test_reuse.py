@@ -74,6 +74,23 @@ def test_reusable_records_with_changed_files_are_refused(
     assert train.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
 
 
+def test_run_of_a_builder_whose_module_has_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    module = tmp_path / "own_model.py"
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = spec("own_model:build", updates=2)
+    record = train.run(run, tmp_path / "results")
+    assert train.run(run, tmp_path / "results") == record
+    module.write_text("from counting_model import build\nSCALE = 3\n")
+    with pytest.raises(ValueError, match=f"^run {record.id}: the module of own_model:build has changed since"):
+        train.run(run, tmp_path / "results")
+    words = ["translate", "--run", record.id, "--results", str(tmp_path / "results"), "--import-builder", "a dog"]
+    assert main(words) == 0
+    assert "the module of own_model:build has changed since it was trained" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
 def test_changed_files_are_refused_by_every_training_command(
     completed: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
