@@ -39,19 +39,12 @@ def build(*sides: Iterable[Sequence[str]], minimum_frequency: int) -> tuple[str,
     Words are ordered by count, then alphabetically. Words of the text that are spelled like a special word are left
     out and so become unknown: no text can end a sentence early.
 
-    Raises: ValueError if there is no such word.
-
     Source: torchtext 0.6.0, `Field(init_token="<sos>", eos_token="<eos>").build_vocab(min_freq=minimum_frequency)`.
     """
     counts = Counter(word for side in sides for sentence in side for word in sentence)
     for word in SPECIAL_TOKENS:
         del counts[word]
     frequent = [word for word, count in counts.items() if count >= minimum_frequency]
-    if not frequent:
-        raise ValueError(
-            f"no word of the training text occurs data.minimum_frequency={minimum_frequency} times: give more text, or "
-            "a lower frequency"
-        )
     return SPECIAL_TOKENS + tuple(sorted(frequent, key=lambda word: (-counts[word], word)))
 
 
