@@ -121,8 +121,8 @@ def _check(source_vocabulary_size: int, target_vocabulary_size: int, seed: int) 
     for side, size in (("source", source_vocabulary_size), ("target", target_vocabulary_size)):
         if size <= len(SPECIAL_TOKENS):
             raise ValueError(
-                f"{side}_vocabulary_size={size!r}: expected more than the {len(SPECIAL_TOKENS)} special tokens: no word "
-                "occurs data.minimum_frequency times in the training text"
+                f"{side}_vocabulary_size={size!r}: expected more than the {len(SPECIAL_TOKENS)} special tokens: no "
+                "word occurs data.minimum_frequency times in the training text"
             )
     if seed < 0:
         raise ValueError(f"seed={seed!r}: expected a whole number of at least 0")
