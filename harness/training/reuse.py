@@ -57,7 +57,8 @@ def reusable_records(
 def has_other_builder(record: RunRecord) -> bool:
     """Return whether a run is of an external builder whose module has changed. It imports the module."""
     recorded, variant = record.fingerprints.get("builder"), record.spec.variant
-    return bool(recorded) and ":" in variant and registry.source_digest(variant) != recorded
+    external = record.spec.recipe is None and ":" in variant  # only such models execute the module
+    return bool(recorded) and external and registry.source_digest(variant) != recorded
 
 
 def same_training(

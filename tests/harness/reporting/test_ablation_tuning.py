@@ -81,6 +81,11 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
     text = "\n".join(ablation_findings.warnings(analysis))
     assert "The best learning rate is the lowest of the grid for positions=none (0.0005)." in text
     assert "The best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in text
+    headline = ablation_findings.headline(analysis)
+    assert "+0.400 nats" in headline.finding, "the untuned effect is +0.5, of another level"
+    assert "a learning rate tuned for each recipe" in str(headline.caveat)
+    untuned = ablation_findings.headline(analysed(record for record in records if record.spec.budget == "controlled"))
+    assert "+0.500 nats" in untuned.finding
     assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
     page = markdown(analysis, tmp_path).replace("&#126;", "~")
     for report in (page, terminal(analysis)):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Refused
+from record_factory import record
 from small_runs import spec
 
 from harness.analysis.selection import Run, Side
@@ -89,6 +90,16 @@ def test_run_of_a_builder_whose_module_has_changed_is_refused(
     words = ["translate", "--run", record.id, "--results", str(tmp_path / "results"), "--import-builder", "a dog"]
     assert main(words) == 0
     assert "the module of own_model:build has changed since it was trained" in capsys.readouterr().err
+
+
+def test_record_with_a_recipe_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foreign_module.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sound = record("learned_positions")
+    foreign = replace(
+        sound, spec=replace(sound.spec, variant="foreign_module:build"), fingerprints={"builder": "0" * 64}
+    )
+    assert not reuse.has_other_builder(foreign)
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
