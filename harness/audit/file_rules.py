@@ -130,10 +130,10 @@ def attention(stored: StoredRun) -> Iterator[str]:
     digest = stored.completed.fingerprints.get("attention")
     exists = run_store.has(stored.results, stored.name, run_store.ATTENTION)
     skip_unless(exists or digest is not None, "attention not stored")
-    if not exists or digest is None:
-        raise ValueError(
-            f"{run_store.ATTENTION} {'exists, but the record has no digest of it' if exists else 'is missing'}"
-        )
+    if not exists:
+        raise ValueError(f"{run_store.ATTENTION} is missing, but the record has its digest")
+    if digest is None:
+        raise ValueError(f"{run_store.ATTENTION} exists, but the record has no digest of it")
     maps = run_store.load_attention(stored.results, stored.name, digest)
     tokens = {hypothesis.sentence: len(hypothesis.tokens) for hypothesis in stored.hypotheses}
     for sentence, weights in maps.items():

@@ -39,9 +39,11 @@ def _finding(judged: TableAnalysis) -> str:
     assert estimate.mean is not None
     interval = interval_words(estimate, 1)
     seeds = count(estimate.n, "seed") + (f", {interval}" if interval else "")
-    epochs, updates = max(len(record.curve) for record in row.records), row.records[0].spec.updates
-    length = count(epochs, "epoch") if updates is None else count(updates, "update")
-    after = f"After {length} " if epochs else ""
+    longest = max((record.curve for record in row.records), key=len)
+    limit, length = row.records[0].spec.updates, count(len(longest), "epoch")
+    if longest and limit is not None and longest[-1].updates >= limit:
+        length = count(limit, "update")
+    after = f"After {length} " if longest else ""
     finding = f"{after}{best} reaches {estimate.mean:.1f} sacreBLEU ({seeds}) on {where}"
     return f"{finding}{_lead(board, rest)}."
 

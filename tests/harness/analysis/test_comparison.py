@@ -260,6 +260,9 @@ def test_most_different_sentences_are_ranked_by_their_scores(sides: list[Side]) 
     assert better[1].difference == pytest.approx((100 - partial_bleu) / 2)
     assert better[0].translations == ("a dog", "a cat runs")
     assert better[0].reference == "a cat runs fast"
+    swapped = counts[0][::-1], counts[1][::-1]  # sentence 2 differs at the second seed only
+    better, _ = sentence_comparison.most_different((sides[0], sides[1]), (0, 1), swapped, "bleu_sacre", count=5)
+    assert all(sentence.scores[1] > sentence.scores[0] for sentence in better), "the examples are better, too"
 
 
 def test_lengths_divide_sentences_into_scored_parts(sides: list[Side]) -> None:

@@ -68,6 +68,8 @@ def test_unlike_runs_never_share_a_table() -> None:
 def test_headline_counts_updates_where_these_end_the_training() -> None:
     finding = bench_report.document(runs("paper", seeds=1, updates=2)).headline.finding
     assert finding.startswith("After 2 updates paper reaches ")
+    finding = bench_report.document(runs("paper", seeds=1, updates=10**9)).headline.finding
+    assert re.match(r"After \d+ epochs? paper reaches ", finding), "training ended before the limit"
 
 
 def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
