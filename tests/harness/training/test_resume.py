@@ -207,7 +207,7 @@ def test_resume_with_changed_data_is_refused(tmp_path: Path) -> None:
     write("a")
     signaller = Signaller()
     resumed = train.run(run, tmp_path / "results", progress=signaller)
-    assert any("a checkpoint was written with other data" in remark for remark in signaller.remarks)
+    assert any("a checkpoint was written with another text" in remark for remark in signaller.remarks)
     assert resumed.environment["resumed_after_updates"] == []
     train.run(run, tmp_path / "straight")
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
