@@ -51,14 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tune-rate",
         type=options.learning_rates,
         metavar="RATE,RATE,...",
-        help="choose the learning rate of every recipe among these by the validation loss of short pilot runs, and "
-        "report the effects with and without this tuning (default: no tuning)",
+        help="choose the learning rate of every recipe among these by the validation loss of pilot runs with a "
+        "seed of their own, and report the effects with and without this tuning (default: no tuning)",
     )
     parser.add_argument(
         "--pilot-epochs",
         type=options.positive,
         metavar="EPOCHS",
-        help="epochs of the pilots of --tune-rate (default a third of --epochs, rounded up)",
+        help="epochs of the pilots of --tune-rate (default those of the full runs; shorter pilots favour high rates)",
     )
     sweep.add_options(parser)
     options.add_runs(parser, many=True)

@@ -13,8 +13,6 @@ from harness.storage.run_store import FINISHED
 
 PILOT_SEED = 1_000
 """The seed of all pilots. No suite uses it, so no compared run influences the choice."""
-PILOT_SHARE = 3
-"""The number of epochs of a full run per epoch of its pilots, unless the number of epochs is given."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,9 @@ class Choice:
 def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> list[RunSpec]:
     """Return the pilot of a cell at each learning rate.
 
-    A pilot is the beginning of the full run at another rate and seed: the schedule does not depend on the number of
-    epochs. A limit on the updates of the full run is reduced in the same proportion.
+    A pilot is the full run at another rate and seed, or the beginning of it: the schedule does not depend on the number
+    of epochs. A limit on the updates of the full run is reduced in the same proportion. Pilots are as long as the full
+    run by default, because the best rate of a shorter run tends to be higher.
 
     Raises:
         ValueError: `epochs` exceeds the number of epochs of the full run.
@@ -55,7 +54,7 @@ def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> 
     training = spec.training
     if epochs is not None and epochs > training.epochs:
         raise ValueError(f"--pilot-epochs {epochs}: give at most {training.epochs}, the epochs of the full runs")
-    length = epochs or math.ceil(training.epochs / PILOT_SHARE)
+    length = epochs or training.epochs
     limit = None if spec.updates is None else math.ceil(spec.updates * length / training.epochs)
     return [
         replace(

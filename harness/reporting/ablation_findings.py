@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
-from harness.analysis.ablation_study import Study
+from harness.analysis.ablation_study import Study, StudyCell
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
+from harness.analysis.evidence import number_or_nan
+from harness.analysis.grouping import measure
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_tables import MAIN, SECOND, status
@@ -175,9 +179,37 @@ def _pilots(study: Study, tuned: Tuned) -> list[str]:
             f"The pilots end after {short.updates:,} updates, within the warm-up of {short.warmup_updates:,}, so no "
             "pilot reached its learning rate: give more --pilot-epochs."
         )
+    lines += _worse_choices(study, tuned)
     if tuned.missing:
         lines.append(f"Not tuned, because pilots or runs at the chosen rate are missing: {'; '.join(tuned.missing)}.")
     return lines
+
+
+def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
+    """Return which recipes have a higher validation loss at the chosen learning rate than untuned."""
+    tuned_cells = () if tuned.effects is None else tuned.effects.study.cells
+    after = {cell.changes: cell for cell in tuned_cells}
+    worse, lengths = [], set()
+    for before in study.cells:
+        cells = before, after.get(before.changes, before)
+        seeds = sorted(frozenset.intersection(*(cell.completed for cell in cells)))
+        losses = [_mean_loss(cell, seeds) for cell in cells]
+        if losses[1] > losses[0]:
+            training = before.records[seeds[0]].spec.training
+            rates = training.peak_rate, tuned.choices[before.changes].rate
+            texts = [f"{loss:.3f} at {rate:g}" for loss, rate in zip(losses, rates, strict=True)]
+            worse.append(f"{before.label} ({texts[1]}, {texts[0]})")
+            lengths.add(training.epochs - tuned.choices[before.changes].epochs)
+    if not worse:
+        return []
+    reason = "the one seed of a pilot can mislead" if lengths == {0} else "give more --pilot-epochs"
+    return [f"The chosen rate gives the full runs a higher {TITLE} than the untuned one: {'; '.join(worse)}; {reason}."]
+
+
+def _mean_loss(cell: StudyCell, seeds: Sequence[int]) -> float:
+    """Return the mean validation loss of some runs; NaN if there are none or a loss is unknown."""
+    losses = [number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds]
+    return fmean(losses) if losses else math.nan
 
 
 # What it does not cover -----------------------------------------------------------------------------------------------
@@ -244,9 +276,9 @@ def _rate_limit(studies: Sequence[StudyEffects]) -> str:
         )
     ranked = "with" if all(effects.ranked is not effects for effects in studies) else "without"
     return (
-        f"Learning rates were chosen from a grid ({tables.pilots_text(tuned)}): the best rate of a short run with one "
-        "seed may not be that of the full run. Warm-up, dropout and all other settings were not tuned. The headline "
-        f"and the ranking use the effects {ranked} tuning."
+        f"Learning rates were chosen from a grid ({tables.pilots_text(tuned)}): the best rate of one seed, or of a "
+        "shorter run, may not be that of the others. Warm-up, dropout and all other settings were not tuned. The "
+        f"headline and the ranking use the effects {ranked} tuning."
     )
 
 

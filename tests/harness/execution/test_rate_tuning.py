@@ -35,7 +35,7 @@ COUNTS = {"pilot": 2 * 3, "controlled": 2, "tuned": 2}
 
 def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -> None:
     spec = base_spec(seed=2, updates=100, training=Training(epochs=10, averaged_epochs=3))
-    specs = pilots(spec, RATES)
+    specs = pilots(spec, RATES, 4)
     assert [run.training.peak_rate for run in specs] == list(RATES)
     key = rate_tuning.cell_key(spec)
     for run in specs:
@@ -43,7 +43,7 @@ def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -
         assert run.training == replace(spec.training, epochs=4, averaged_epochs=0, peak_rate=run.training.peak_rate)
         assert (run.recipe, run.data, run.decoding) == (spec.recipe, spec.data, spec.decoding)
         assert rate_tuning.cell_key(run) == key == rate_tuning.cell_key(replace(spec, seed=0, updates=None))
-    assert {run.training.epochs for run in pilots(spec, RATES, 2)} == {2}
+    assert {(run.training.epochs, run.updates) for run in pilots(spec, RATES)} == {(10, 100)}
 
 
 def test_no_two_cells_share_pilots() -> None:
@@ -82,7 +82,7 @@ def test_choose_ignores_shorter_pilots() -> None:
 
 
 def test_choice_waits_for_all_pilots() -> None:
-    planned = pilots(base_spec(), RATES)
+    planned = pilots(base_spec(), RATES, 4)
     records = [pilot(rate, [3.0 - rate] * 4) for rate in RATES]
     assert [record.id for record in records] == [run.id for run in planned]
     plan = ablate.AblationPlan(SUITES["quick"], [base_spec()], {rate_tuning.cell_key(base_spec()): planned})

@@ -177,6 +177,28 @@ def test_level_whose_pilots_all_diverged_is_warned_of() -> None:
     assert "Every pilot diverged for positions=none" in "\n".join(ablation_findings.warnings(analysed(records)))
 
 
+@pytest.mark.parametrize(
+    ("length", "reason"), [(1, "give more --pilot-epochs"), (10, "the one seed of a pilot can mislead")]
+)
+def test_rate_that_makes_full_runs_worse_is_warned_of(length: int, reason: str) -> None:
+    message = "The chosen rate gives the full runs a higher validation loss than the untuned one"
+    records = [run for run in tuned_runs(("learned", "none")) if run.spec.budget != "pilot"]
+    for level, chosen in (("learned", 1e-3), ("none", 5e-4)):
+        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        records += [pilot(rate, [3.0 + (rate != chosen)] * length, recipe=recipe) for rate in RATES]
+    assert message not in "\n".join(ablation_findings.warnings(analysed(records))), "lower by 0.2 nats"
+    tuned = [(run.spec.budget, run.spec.seed) == ("tuned", 1) for run in records]
+    worse = [worsened(run) if changed else run for run, changed in zip(records, tuned, strict=True)]
+    (line,) = [line for line in ablation_findings.warnings(analysed(worse)) if message in line]
+    assert line.endswith(f": base (2.123 at 0.001, 2.023 at 0.0005); {reason}.")
+
+
+def worsened(record: RunRecord) -> RunRecord:
+    """Return a run with a validation loss higher by 0.9."""
+    curve = tuple(replace(line, validation_loss=(line.validation_loss or 0) + 0.9) for line in record.curve)
+    return replace(record, curve=curve)
+
+
 def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) -> None:
     records = tuned_runs()
     assert [group.budget for group in groups(records)] == ["controlled", "tuned"]
