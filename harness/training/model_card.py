@@ -99,7 +99,7 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"## Corpus\n\n{_corpus(record, dataset)}\n\n{_block(data)}",
         f"## Training\n\n{_training(record)}\n\n{_block(to_json(spec.training))}",
         f"## Commit\n\n{_commit(record)}",
-        f"## Use\n\n{_tokens(dataset)}\n\n```python\n{_code(record, kind)}```",
+        f"## Use\n\n{_tokens(dataset)} {_model(record)}\n\n```python\n{_code(record, kind)}```",
     ]
     return printable("\n\n".join(sections) + "\n")
 
@@ -150,8 +150,17 @@ def _tokens(dataset: Dataset) -> str:
     return (
         f"The model reads {TOKENIZERS[data.tokenizer]}; {case}. A source is `<sos>`, at most "
         f"{data.max_length - 2} tokens, and `<eos>`; tokens outside the vocabulary are `<unk>`. The vocabularies list "
-        "the tokens in the order of their ids. Greedy search in float32 gives the translations of Bakeoff itself; the "
-        "beam search of another library divides by another function of the length."
+        "the tokens in the order of their ids."
+    )
+
+
+def _model(record: RunRecord) -> str:
+    if record.spec.recipe is None:
+        variant = short_line(record.spec.variant)
+        return f"These are weights alone: build the model with `{variant}`, and give them to its `set_weights`."
+    return (
+        "Greedy search in float32 gives the translations of Bakeoff itself; the beam search of another library divides "
+        "by another function of the length."
     )
 
 

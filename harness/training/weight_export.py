@@ -114,7 +114,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         raise ValueError(f"{folder}: expected a folder that does not exist or is empty")
     parent = next(path for path in folder.absolute().parents if path.is_dir())
     temporary = parent / f".export-{uuid.uuid4().hex[:12]}"
-    temporary.mkdir()
+    try:
+        temporary.mkdir()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
     try:
         yield temporary
         for path in temporary.iterdir():  # safetensors writes files that only their owner can read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -125,13 +126,26 @@ def test_export_of_an_external_builder_has_its_weights_alone(tmp_path: Path) -> 
     record, folder = stored(tmp_path, None), tmp_path / "exported"
     weight_export.export(record, tmp_path, "safetensors", folder)
     assert json.loads((folder / "config.json").read_text())["recipe"] is None
-    assert "impls.build" not in (folder / weight_export.CARD).read_text(encoding="utf-8")
+    card = (folder / weight_export.CARD).read_text(encoding="utf-8")
+    assert "build the model with `counting_model:build`" in card
+    assert not re.search("impls.build|translations of Bakeoff", card)
     needs("ctranslate2")
     with pytest.raises(ValueError, match="'counting_model:build', and only recipes can be converted for ctranslate2"):
         weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "other")
 
 
 # Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_export_into_a_folder_that_cannot_be_made_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    record = stored(tmp_path, LEARNED)
+    monkeypatch.setattr(Path, "mkdir", no_space)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
+    assert raised.value.filename == str(tmp_path / "exported")
 
 
 def contents(folder: Path) -> list[str]:
