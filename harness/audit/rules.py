@@ -22,7 +22,15 @@ from harness.audit import (
     speed_rules,
     table_rules,
 )
-from harness.audit.run_folder import AuditContext, Skipped, StoredRun, is_running, read, run_names
+from harness.audit.run_folder import (
+    AuditContext,
+    Skipped,
+    StoredRun,
+    is_running,
+    nested_results,
+    read,
+    run_names,
+)
 from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
@@ -40,7 +48,7 @@ class Rule:
     """A requirement on records.
 
     Attributes:
-        code: The code, such as C42, which never changes.
+        code: The code, such as C42, which never changes. Rules whose code begins with W warn and never fail.
         name: A short name.
         check: Yields a line for each fault of a run or a table, or raises `Skipped`.
         description: What must hold, if the docstring of `check` does not say it.
@@ -157,7 +165,7 @@ class RuleOutcome:
     def end(self) -> End:
         """How it ended; "n/a" if the rule was skipped everywhere."""
         if self.findings:
-            return "warn" if self.rule in WARNINGS else "fail"
+            return "warn" if self.rule.code.startswith("W") else "fail"
         return "ok" if self.applied else "n/a"
 
 
@@ -226,9 +234,9 @@ def check(
         ValueError: There is no such run.
     """
     context = AuditContext(published=run_store.is_published(results) if published is None else published)
-    running: list[str] = []
+    running, nested = [], []
     if names is None:
-        names = run_names(results)
+        names, nested = run_names(results), nested_results(results)
         running = [] if context.published else [name for name in names if is_running(results, name)]
         names = [name for name in names if name not in running]
     names = sorted(names)
@@ -240,10 +248,12 @@ def check(
         if not runs:
             raise ValueError(f"{results}: there is no run with the budget {budget!r} in it")
     report = apply(runs, table_rules.comparisons(runs, per_budget=bool(prefixes)), with_corpus=with_corpus)
+    remarks = []
     if running:
-        line = f"{count(len(running), 'run')} in progress, not checked: {first_few(running, 4)}"
-        return replace(report, remarks=(line, *report.remarks))
-    return report
+        remarks.append(f"{count(len(running), 'run')} in progress, not checked: {first_few(running, 4)}")
+    if nested:
+        remarks.append(f"{count(len(nested), 'folder')} of results inside this one, not checked: {first_few(nested, 10)}")
+    return replace(report, remarks=(*remarks, *report.remarks))
 
 
 def apply(

@@ -19,9 +19,9 @@ LIMITS = """\
 No inspection of records can detect figures that were invented consistently with each other (losses, times, the name of
 the machine or of the commit), a run that was repeated until its result was good, or seeds that were left out. --rerun N
 detects invented runs: it trains N of them again for 50 updates and compares the digests of batches and weights. Weights
-are bit-identical only on the same machine, with the same versions, threads and commit. Elsewhere a difference is
-reported as "cannot tell", and --rerun-epoch compares the training loss of the first epoch instead. --rerun does not
-detect changes to later parts of a run, or seeds that were left out.
+are bit-identical only on the same machine, with the same versions, threads and commit. Elsewhere a difference proves
+nothing, and the warning W04 says so. --rerun-epoch also compares the training loss of the first epoch, up to 0.03 nats.
+--rerun does not detect changes to later parts of a run, or seeds that were left out.
 """
 
 SUMMARY = "test whether records are a fair comparison"
@@ -117,7 +117,7 @@ def _say(report: AuditReport, *, verbose: bool) -> None:
 def _explain(code: str) -> int:
     from harness.audit import rerun_rules, rules
 
-    by_code = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES)}
+    by_code = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES, *rerun_rules.WARNINGS)}
     rule = by_code.get(code.upper())
     if rule is None:
         hint = did_you_mean(code.upper(), by_code)

@@ -60,6 +60,15 @@ def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path) -> None:
     assert "1 run in progress, not checked: running" in report.remarks
 
 
+def test_folders_of_results_inside_another_are_named_and_not_checked(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "ablation", tmp_path / "gpu"):
+        write_run(folder, FIRST_SPEC)
+    report = check(tmp_path)
+    assert len(report.runs) == 1
+    assert "2 folders of results inside this one, not checked: ablation, gpu" in report.remarks
+    assert not any("inside" in remark for remark in check(tmp_path / "gpu").remarks)
+
+
 def test_rules_codes_are_distinct_and_sentences_complete() -> None:
     for attribute in ("code", "name", "sentence"):
         assert len({getattr(rule, attribute) for rule in RULES}) == len(RULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -79,9 +80,29 @@ def test_rerun_other_weights_on_the_same_machine_fail(results: Path) -> None:
         ({"commit": {"digest": "c" * 40, "dirty": True}}, "dirty"),
     ],
 )
-def test_rerun_other_weights_elsewhere_are_skipped(results: Path, environment: dict[str, Any], words: str) -> None:
+def test_rerun_other_weights_elsewhere_are_warned_of(results: Path, environment: dict[str, Any], words: str) -> None:
+    again = rerun(results, **environment)
     with pytest.raises(Skipped, match=f"cannot tell: .*{words}"):
-        list(rerun_rules.weights(rerun(results, **environment)))
+        list(rerun_rules.weights(again))
+    (outcome,) = apply_rules(rerun_rules.WARNINGS, [("", "", again)])
+    assert outcome.end == "warn"
+    assert re.search(f"nothing is proven: the weights after update 50 differ.*{words}", str(outcome.findings[0]))
+
+
+def test_rerun_same_weights_elsewhere_are_not_warned_of(results: Path) -> None:
+    again = rerun(results, machine={"processor": "another"})
+    again.answer["weights_after"].update(again.stored.record.fingerprints["weights_after"])
+    (outcome,) = apply_rules(rerun_rules.WARNINGS, [("", "", again)])
+    assert outcome.end == "ok"
+
+
+def test_rerun_that_proves_nothing_is_printed(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit("fingerprints.weights_after", lambda digests: {**digests, "50": OTHER}, run=RUN.id)(results)
+    edit("environment.machine.processor", "another", run=RUN.id)(results)
+    assert main(["check", "--results", str(results), "--rerun", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 warning: W04 rerun undecided." in printed
+    assert "nothing is proven" in printed
 
 
 def test_rerun_failed_training_is_skipped_with_the_reason(results: Path) -> None:
@@ -123,5 +144,5 @@ def test_check_help_states_what_no_inspection_detects(capsys: pytest.CaptureFixt
         main(["check", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "No inspection of records can detect" in text
-    for words in ("losses", "seeds that were left out", "--rerun N", "cannot tell"):
+    for words in ("losses", "seeds that were left out", "--rerun N", "proves nothing"):
         assert words in text
