@@ -252,7 +252,8 @@ def check(
     if running:
         remarks.append(f"{count(len(running), 'run')} in progress, not checked: {first_few(running, 4)}")
     if nested:
-        remarks.append(f"{count(len(nested), 'folder')} of results inside this one, not checked: {first_few(nested, 10)}")
+        inside = f"{count(len(nested), 'folder')} of results inside this one"
+        remarks.append(f"{inside}, not checked: {first_few(nested, 10)}")
     return replace(report, remarks=(*remarks, *report.remarks))
 
 
