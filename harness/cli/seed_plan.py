@@ -179,7 +179,7 @@ def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -
     ]
     planned = {spec.data.corpus for spec in single}
     if planned.isdisjoint(record.spec.data.corpus for record in runs.records):
-        lines.append(f"They are on another corpus: on {listed(sorted(planned))}, noise and test set differ.")
+        lines.append(f"These runs are on another corpus: on {listed(sorted(planned))}, noise and test set differ.")
     if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:

@@ -145,9 +145,10 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     assert "2 rows over 4 seeds" in output
     assert "The variance due to other test sentences is unknown and not included." in output
     assert "Nothing was run." in output
-    assert "Its corpus is another one" not in output
+    assert "These runs are on another corpus" not in output
     pilot, other = seed_plan.PilotRuns(estimate, records, "a pilot"), replace(records[0].spec, data=DataSpec())
-    assert "Its corpus is another one: on multi30k, " in "\n".join(seed_plan._assumptions(pilot, "bleu_sacre", [other]))
+    assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [other])
+    assert "These runs are on another corpus: on multi30k, " in "\n".join(assumptions)
 
 
 @pytest.mark.usefixtures("no_published_runs")
