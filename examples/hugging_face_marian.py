@@ -1,6 +1,6 @@
-"""Hugging Face's Marian as a variant: random weights from a small configuration, nothing is downloaded.
+"""Hugging Face's Marian as a variant, with a small configuration and random weights. Nothing is downloaded.
 
-Check that it behaves as the benchmark expects, then train it beside a built-in variant:
+Check that it behaves as the benchmark expects, then train and compare it with a built-in variant:
 
     python -m pip install transformers
     python -m harness laws --fast --variant examples.hugging_face_marian:build
@@ -89,7 +89,7 @@ class Marian(nn.Module):
 def build(
     source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: float | None = None, **settings: Any
 ) -> Seq2SeqModel:
-    """`settings` are training, seed, device and precision; the laws also ask for other rates of `dropout`."""
+    """Build the model. `settings` are training, seed, device and precision; the laws also set `dropout`."""
     rate = 0.1 if dropout is None else dropout
     sizes = source_vocabulary_size, target_vocabulary_size
     return impls.wrap(lambda: Marian(*sizes, width=128, dropout=rate), *sizes, **settings)

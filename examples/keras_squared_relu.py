@@ -1,6 +1,6 @@
 """A Transformer with squared ReLU (So et al. 2021, Primer): an example of a Keras layer of your own.
 
-Check that it behaves as the benchmark expects, then train it beside the same Transformer with ReLU:
+Check that it behaves as the benchmark expects, then train and compare it with the same Transformer with ReLU:
 
     python -m harness laws --fast --variant examples.keras_squared_relu:build
     python -m harness bench --variant examples.keras_squared_relu:build --variant learned_positions --framework keras
@@ -42,7 +42,7 @@ class SquaredReluNetwork(TransformerNetwork):
 def build(
     source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: float | None = None, **settings: Any
 ) -> Seq2SeqModel:
-    """`settings` are training, seed, device and precision; the laws also ask for other rates of `dropout`."""
+    """Build the model. `settings` are training, seed, device and precision; the laws also set `dropout`."""
     recipe = RECIPE if dropout is None else replace(RECIPE, dropout=dropout)
     sizes = source_vocabulary_size, target_vocabulary_size
     return keras_adapter.build(recipe, *sizes, network=SquaredReluNetwork, **settings)

@@ -1,6 +1,6 @@
 """An LSTM with scaled dot-product attention, after Luong et al. 2015: an example of a model of your own.
 
-Check that it behaves as the benchmark expects, then train it beside a built-in variant:
+Check that it behaves as the benchmark expects, then train and compare it with a built-in variant:
 
     python -m harness laws --fast --variant examples.lstm_attention:build
     python -m harness bench --variant examples.lstm_attention:build --variant bahdanau_gru
@@ -64,7 +64,7 @@ class LstmAttention(nn.Module):
 def build(
     source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: float | None = None, **settings: Any
 ) -> Seq2SeqModel:
-    """`settings` are training, seed, device and precision; the laws also ask for other rates of `dropout`."""
+    """Build the model. `settings` are training, seed, device and precision; the laws also set `dropout`."""
     rate = 0.2 if dropout is None else dropout
     sizes = source_vocabulary_size, target_vocabulary_size
     return impls.wrap(lambda: LstmAttention(*sizes, width=128, dropout=rate), *sizes, **settings)

@@ -33,13 +33,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_field,
         action="append",
         metavar="FIELD[=LEVEL,...]",
-        help=f"a field to change, and to which levels (default: all); repeatable (default: all of "
+        help=f"a field to change, and its levels (default: every level); repeatable (default: all of "
         f"{', '.join(ablation_grids.FIELDS)})",
     )
     parser.add_argument(
         "--factorial",
         action="store_true",
-        help=f"combine all values of the fields (default {' × '.join(ablation_grids.CROSSED)}), not one at a time",
+        help=f"train every combination of the fields' levels (default {' × '.join(ablation_grids.CROSSED)})",
     )
     parser.add_argument(
         "--base",

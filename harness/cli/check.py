@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SEED",
         help="seed that chooses the runs of --rerun (default: random)",
     )
-    parser.add_argument("--verbose", action="store_true", help="a line for every rule (default: only findings)")
+    parser.add_argument("--verbose", action="store_true", help="print a line for every rule (default: only findings)")
     parser.add_argument(
         "--explain", metavar="CODE", help="print what a rule, such as C05, requires, and check nothing (default: check)"
     )

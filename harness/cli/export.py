@@ -15,7 +15,7 @@ from harness.cli import folder_options, log_options, translate
 from harness.cli.console import say
 from impls import registry
 
-SUMMARY = "write a run for other libraries"
+SUMMARY = "write a trained run for other libraries"
 EXAMPLES = (
     ("for CTranslate2", "--run paper --to ctranslate2 --output exported/paper"),
     ("for Hugging Face transformers, as a Marian model", "--run paper --to huggingface --output exported/marian"),

@@ -1,4 +1,4 @@
-"""`laws`: test models against the fourteen laws that every implementation must satisfy."""
+"""`laws`: run the fourteen conformance checks ("laws") that every model must pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.text import count
 from harness.training import load
 from impls import registry
 
-SUMMARY = "test variants against the laws"
+SUMMARY = "run the conformance checks (laws) on models"
 EXAMPLES = (
     ("test all built-in variants", ""),
     ("test your own model quickly", "--fast --variant examples.lstm_attention:build"),

@@ -1,6 +1,6 @@
-"""`new`: write a Python file with a variant of your own, to be changed.
+"""`new`: write a Python file with a small model, which you change into a variant of your own.
 
-It contains a small Transformer made of torch.nn's layers, which passes every law, and the function that the benchmark
+The file contains a Transformer made of torch.nn's layers, which passes every law, and the function that the benchmark
 calls to build it.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.cli.console import say
 from harness.text import command_line
 
-SUMMARY = "write a file with a variant of your own"
+SUMMARY = "write a file with a small model, to change into your own"
 EXAMPLES = (("write mine.py in this folder", "mine"),)
 
 

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"leave source and reference of the test set out of the page (default: only for {run_store.PUBLISHED!r})",
     )
-    options.add_json(parser, "the leaderboards instead of writing the report,")
+    options.add_json(parser, "only the leaderboards, and write no report,")
     folder_options.add_results(parser)
 
 

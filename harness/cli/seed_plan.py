@@ -171,20 +171,20 @@ def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -
     middle = scale.forward(estimate.level)
     digits = metric.digits
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))
-    beside = " beside the other rows of its seed" if estimate.rows > 1 else ""
+    among = " relative to the other rows of its seed" if estimate.rows > 1 else ""
     lines = [
         f"Noise: from {runs.source}: {estimate.title}, {count(estimate.rows, 'row')} over {estimate.seeds} seeds; "
-        f"the standard deviation of a run over seeds{beside} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
+        f"the standard deviation of a run over seeds{among} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
         f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
     planned = {spec.data.corpus for spec in single}
     if planned.isdisjoint(record.spec.data.corpus for record in runs.records):
-        lines.append(f"Its corpus is another one: on {listed(sorted(planned))}, noise and test set are different.")
+        lines.append(f"These runs are on another corpus: on {listed(sorted(planned))}, noise and test set differ.")
     if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:
         error = float(scale.shown(math.sqrt(estimate.noise.sentence_variance), middle))
-        lines.append(f"Other test sentences change a difference by {error:.{digits}f} at any number of seeds.")
+        lines.append(f"The choice of test sentences adds a deviation of {error:.{digits}f} at any number of seeds.")
     else:
         lines.append("The variance due to other test sentences is unknown and not included.")
     lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")

@@ -18,7 +18,7 @@ from harness.experiments.overrides import setting_names
 from harness.experiments.specs import RunSpec
 from harness.training.load import find_variant
 
-SUMMARY = "list every setting that --set changes"
+SUMMARY = "list every setting that --set can change"
 EXAMPLES = (
     ("the settings of the default variant", ""),
     ("those of paper in the suite quick, trained as all others are", "paper --suite quick --budget controlled"),
@@ -51,7 +51,7 @@ HELP = {
     "recipe.norm_epsilon": "epsilon of the normalization; none: 1e-5 (handmade: 1e-9)",
     "recipe.ffn": "feed-forward block",
     "recipe.activation": "activation of the feed-forward block",
-    "recipe.tying": "which embedding and output matrices are one",
+    "recipe.tying": "which embedding and output matrices are shared",
     "training.beta1": "Adam: decay of the mean gradient",
     "training.beta2": "Adam: decay of the mean squared gradient",
     "training.epsilon": "Adam: epsilon",

@@ -1,4 +1,7 @@
-"""`speed`: measure training, translation and memory of variants and baselines in turns, against the machine's peak."""
+"""`speed`: measure training, translation and memory of variants and baselines in turns.
+
+The speed of training is also compared with the peak rate that the machine reaches on matrix products.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         type=options.positive,
         default=5,
         metavar="WIDTH",
-        help="beam width to time besides greedy (default 5)",
+        help="beam width to time, in addition to greedy search (default 5)",
     )
     parser.add_argument(
         "--timeout",
@@ -322,7 +325,7 @@ def _announce(plan: MeasurementPlan) -> None:
     if needed > available:
         warn(
             f"{len(plan.jobs)} models in memory at once need about {needed:.0f} GB of memory and this machine has "
-            f"{available:.0f}: some may fail; fewer of --variant, --framework or --baseline need less"
+            f"{available:.0f}: some may fail; to use less, give fewer of --variant, --framework or --baseline"
         )
     for absent in plan.absent:
         say(f"Left out: {absent.name}. {absent.reason}")

@@ -279,7 +279,7 @@ def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         say(f"  {name:{width}}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
     total = duration(forecast.seconds() if missing else 0.0)
     say(
-        f"{len(missing)} of {count(len(specs), 'run')} to run, {jobs} at once: {total}, "
+        f"{len(missing)} of {count(len(specs), 'run')} still to run, {jobs} at once: {total}, "
         f"{sum(sizes.values()) / 2**20:,.0f} MiB in {arguments.results}. Nothing was run."
     )
     return 0

@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="RUN",
-        help="the id of a run or its beginning, or a variant for its latest run; repeatable: runs of one corpus "
-        "translate together, with the mean of their next-token probabilities",
+        help="the id of a run or its beginning, or a variant for its latest run; repeatable: several runs "
+        "of one corpus translate as an ensemble, with the mean of their next-token probabilities",
     )
     parser.add_argument("sentence", nargs="*", help="sentences to translate (default: standard input, one per line)")
     parser.add_argument("--file", type=Path, help="a file with one sentence per line (default: none)")

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser, *, native: str) -> None:
         choices=(NATIVE, CTRANSLATE2),
         default=NATIVE,
         help=f"native: {native}; ctranslate2: the run's weights, converted for CTranslate2; after the scores of the "
-        "test set it prints how many translations are those that the run stored with the same search (default native)",
+        "test set it prints how many translations equal those that the run stored with this search (default native)",
     )
     parser.add_argument(
         "--compute-type",
@@ -75,4 +75,4 @@ def equal_translations(
 def say_equal(equal: int | None, sentences: int) -> None:
     """Print how many translations are equal to the stored ones, if that is known."""
     if equal is not None:
-        say(f"  {'equal':20} {equal:,} of {sentences:,} translations are those that the run stored")
+        say(f"  {'equal':20} {equal:,} of {sentences:,} translations equal those that the run stored")

@@ -73,7 +73,7 @@ SUITES = {
     for suite in (
         Suite(
             name="quick",
-            purpose="smaller and shorter than the sources",
+            purpose="small models, short training",
             variants=VARIANTS,
             seeds=(0,),
             budgets=("controlled",),

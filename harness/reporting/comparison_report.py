@@ -279,7 +279,7 @@ def _sentences(comparison: Comparison, examples: LargestDifferences) -> list[Blo
         if sentences:
             rows = tuple(row for sentence in sentences for row in _sentence(sentence, base, letter))
             heads = ("sentence", f"{letter} − {base}", score, "", "text")
-            title = Heading(f"Sentences that {letter} translates {direction} than {base} by most")
+            title = Heading(f"Sentences that {letter} translates {direction} than {base} by the widest margin")
             blocks += [title, Table("rrrlp", heads, rows)]
     if not blocks:
         return [Heading(f"Sentences: {letter} against {base}"), Items(("No sentence's score differs.",))]
@@ -309,7 +309,7 @@ def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]
                 (gram.words, f"{gram.first:,}", f"{gram.second:,}", f"{gram.share:.2f}", f"{gram.seeds} of {seeds}")
                 for gram in grams
             )
-            title = Heading(f"n-grams that {letter} has right {direction} often than {base}")
+            title = Heading(f"n-grams that {letter} gets right {direction} often than {base}")
             blocks += [title, Table("lrrrr", ("n-gram", base, letter, "share", "seeds"), rows)]
     note = (
         "Counts of correct n-grams, summed over seeds. share: (second + 1) / (first + second + 2). seeds: how many "

@@ -282,7 +282,8 @@ def assert_noise_of_the_gru(text: str, controlled: dict[str, list[RunRecord]]) -
         row_evidence(name, controlled[name], "bleu_sacre", stored) for name in ("bahdanau_gru", "learned_positions")
     ]
     (effect,) = compare_rows(rows, metric_function("bleu_sacre"), scale=METRICS["bleu_sacre"].scale).differences
-    assert f"that from `learned_positions` is −{-effect.low:.2f} to −{-effect.high:.2f}" in text
+    interval = f"−{-effect.low:.2f} to −{-effect.high:.2f}"
+    assert f"the interval of the difference from `learned_positions` is {interval}" in text
 
 
 def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest.CaptureFixture[str]) -> None:

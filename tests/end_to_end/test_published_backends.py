@@ -44,7 +44,7 @@ PAIRS = (
 
 
 def test_results_page_repeats_the_differences_of_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    differences = re.findall(r"([+−]\d\.\d\d)(?: sacreBLEU)? \(p (\d\.\d{3})\)", SECTION.split("\n## ")[0])
+    differences = re.findall(r"([+−]\d\.\d\d)(?:\s+sacreBLEU)? \(p (\d\.\d{3})\)", SECTION.split("\n## ")[0])
     assert len(differences) == len(PAIRS)
     ids = {label(record): record.id for record in RECORDS}
     for (subject, base), (difference, p) in zip(PAIRS, differences, strict=True):

@@ -137,16 +137,18 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     assert "between two of 2 rows (1 comparison, Holm's correction)" in output
     assert f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, " in output
     assert f"  {more} seeds if the noise is as large as the upper end of its 80 % interval." in output
-    assert f"a run over seeds beside the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, " in output
+    assert "a run over seeds relative to the other rows of its seed is " in output
+    assert f" is {deviation:.2f} at {estimate.level:.2f}, " in output
     if budget:
         time = duration(600.0 * seeds * 2 / jobs)
         assert f"runs, about {time} with {jobs} at once, as long as in the pilot." in output
     assert "2 rows over 4 seeds" in output
     assert "The variance due to other test sentences is unknown and not included." in output
     assert "Nothing was run." in output
-    assert "Its corpus is another one" not in output
+    assert "These runs are on another corpus" not in output
     pilot, other = seed_plan.PilotRuns(estimate, records, "a pilot"), replace(records[0].spec, data=DataSpec())
-    assert "Its corpus is another one: on multi30k, " in "\n".join(seed_plan._assumptions(pilot, "bleu_sacre", [other]))
+    assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [other])
+    assert "These runs are on another corpus: on multi30k, " in "\n".join(assumptions)
 
 
 @pytest.mark.usefixtures("no_published_runs")

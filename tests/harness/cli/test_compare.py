@@ -53,7 +53,7 @@ def test_text_of_the_corpus_can_be_left_out(tmp_path: Path, capsys: pytest.Captu
     with_text = capsys.readouterr().out
     for title in (
         "Sentences that B translates better",
-        "n-grams that B has right",
+        "n-grams that B gets right",
         "sacreBLEU by how often",
         "word F1",
         "reference  ",

@@ -43,7 +43,7 @@ def test_translate_test_set_counts_equal_translations_of_the_same_search(
     scores = {name: float(value) for name, value, *_ in map(str.split, printed.splitlines()[:-1])}
     assert scores["bleu_sacre"] == pytest.approx(record.scores["bleu_sacre"], abs=1e-4)
     assert "test_perplexity" not in scores
-    assert printed.endswith("  equal                500 of 500 translations are those that the run stored\n")
+    assert printed.endswith("  equal                500 of 500 translations equal those that the run stored\n")
     assert main([*line, "--beam", "2"]) == 0
     assert "equal" not in capsys.readouterr().out, "the run has stored translations of another search"
 
@@ -54,7 +54,7 @@ def test_score_translates_again_and_differences_are_no_failure(
     results, record = trained
     assert main(["score", "--results", str(results), *LIBRARY]) == 0
     out = capsys.readouterr().out
-    assert "500 of 500 translations are those that the run stored" in out
+    assert "500 of 500 translations equal those that the run stored" in out
     assert "every score agrees" in out
     (tmp_path / record.id).mkdir()
     for name in (run_store.HYPOTHESES, run_store.WEIGHTS):
