@@ -99,9 +99,10 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
         return None
     base, metric = study.cells[0], effects[0].metric
     values = [measure(base.records[seed], metric) for seed in base.completed]
-    measured, scale = [value for value in values if value is not None], ABLATION[metric].scale
+    measured = [value for value in values if value is not None]
     if not measured:
         return None
+    scale = ABLATION[metric].scale.suited_to(measured)
     level = float(scale.forward(sum(measured) / len(measured)))
     return statistics.median_detectable(effects, scale, level)
 

@@ -15,7 +15,7 @@ from harness.analysis import significance
 from harness.analysis.grouping import measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import METRICS
-from harness.analysis.scales import Reals, Scale
+from harness.analysis.scales import END_OF_SCORES, Reals, Scale
 from harness.analysis.significance import MetricFunction
 from harness.evaluation import metrics
 from harness.storage import run_store
@@ -25,6 +25,8 @@ from impls.contract import Arrays
 
 LEAST_SENTENCES = 2
 """The fewest test sentences with an interval over sentences: resampling a single one changes nothing."""
+
+END_REMARK = f"A score lies within {END_OF_SCORES} of 0 or 100, where logits mislead: scores are analysed as they are."
 
 Sentences = Callable[[RunRecord], Arrays | None]
 """Returns the statistics of each test sentence of a run, by score; None if they are not stored."""
@@ -134,7 +136,8 @@ class Sample:
 
     Attributes:
         values: The metric of each run, [V,n]; NaN for a run without a value.
-        natural: The same on the natural scale.
+        scale: The scale of the analysis: that of the metric, unless `Scale.suited_to` the values is another.
+        natural: The values on this scale.
         has_sums: Whether the sentence statistics of a row are usable, [V].
         sentences: The number of test sentences; 0 without statistics.
         shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 without statistics.
@@ -166,23 +169,24 @@ class Sample:
         rows = tuple(row.at(seeds) for row in evidence)
         values = np.array([[number_or_nan(value) for value in row.values] for row in rows])
         values = values.reshape(len(rows), len(seeds))
+        suited = scale.suited_to(values)
         usable, mismatched = _usable(rows, metric)
         shared = np.zeros((len(rows), len(rows)))
         if metric is not None and usable.any():
             sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
             resampled = significance.bootstrap_sentences(sums, metric)
-            shared[np.ix_(usable, usable)] = significance.shared_covariance(scale.forward(resampled))
+            shared[np.ix_(usable, usable)] = significance.shared_covariance(suited.forward(resampled))
         return cls(
             evidence=rows,
             metric=metric,
-            scale=scale,
+            scale=suited,
             seeds=seeds,
             values=values,
-            natural=scale.forward(values),
+            natural=suited.forward(values),
             has_sums=usable,
             sentences=next(iter(shapes.values()))[0] if shapes else 0,
             shared=shared,
-            remarks=_remarks(evidence, rows, usable, mismatched),
+            remarks=(*_remarks(evidence, rows, usable, mismatched), *([END_REMARK] if suited is not scale else [])),
         )
 
     @property

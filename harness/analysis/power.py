@@ -14,6 +14,7 @@ from harness.analysis.evidence import Sample, Sentences, metric_function, row_ev
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
 from harness.analysis.metric_registry import METRICS
+from harness.analysis.scales import Scale
 from harness.storage.records import RunRecord
 
 MOST_SEEDS = 1000
@@ -39,6 +40,7 @@ class NoiseEstimate:
     """The noise of a metric in one table of runs.
 
     Attributes:
+        scale: The scale of the analysis.
         level: The median of the rows, in the units of the metric.
         rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
         seeds: The number of seeds.
@@ -46,6 +48,7 @@ class NoiseEstimate:
     """
 
     noise: DifferenceNoise
+    scale: Scale
     level: float
     rows: int
     seeds: int
@@ -111,6 +114,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
     )
     return NoiseEstimate(
         noise=noise,
+        scale=sample.scale,
         level=float(np.median(sample.values.mean(axis=1))),
         rows=len(rows),
         seeds=len(common),

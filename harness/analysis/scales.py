@@ -1,4 +1,4 @@
-"""The scales on which metrics are analysed: logit for bounded scores, logarithm for positive values, or identity."""
+"""The scales on which metrics are analysed: logit for scores, logarithm for positive values, or identity."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Reals = npt.NDArray[np.float64]
 SCORE_MARGIN = 0.001
 """Scores of 0 and 100 are moved this far into the range, which is less than the reports show."""
 SMALLEST_POSITIVE = 1e-9
+END_OF_SCORES = 0.1
+"""Scores this close to 0 or 100 are not analysed as logits, whose size there depends on a few n-grams."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Scale:
     inverse(middle − d/2)`. It has the sign of `d`, and swapping the two rows changes its sign only.
     """
 
-    name: Literal["logit", "log", "identity"]
+    name: Literal["logit", "score", "log", "identity"]
     forward: Callable[[npt.ArrayLike], Reals]
     inverse: Callable[[npt.ArrayLike], Reals]
 
@@ -36,6 +38,12 @@ class Scale:
             return 2 * half
         return self.inverse(centre + half) - self.inverse(centre - half)
 
+    def suited_to(self, values: npt.ArrayLike) -> Scale:
+        """Return this scale, or `SCORE` if it is the logit and a score lies within `END_OF_SCORES` of an end."""
+        scores = np.asarray(values, np.float64)
+        at_end = (scores < END_OF_SCORES) | (scores > 100 - END_OF_SCORES)
+        return SCORE if self.name == "logit" and at_end.any() else self
+
     def natural(self, difference: float, level: float) -> float:
         """Return a difference in the units of the metric on this scale, around `level` in the units of the metric.
 
@@ -45,7 +53,7 @@ class Scale:
         if self.name == "identity":
             return difference
         ends = np.array([level - difference / 2, level + difference / 2])
-        largest = 100.0 if self.name == "logit" else np.inf
+        largest = 100.0 if self.name in ("logit", "score") else np.inf
         if ends[0] <= 0 or ends[1] >= largest:
             raise ValueError(f"a difference of {difference:g} does not fit around a level of {level:.4g}")
         low, high = self.forward(ends)
@@ -74,6 +82,11 @@ def _identity(values: npt.ArrayLike) -> Reals:
     return np.asarray(values, np.float64)
 
 
+def _in_range(values: npt.ArrayLike) -> Reals:
+    return np.clip(np.asarray(values, np.float64), 0, 100)
+
+
 LOGIT = Scale("logit", _logit, _expit)
+SCORE = Scale("score", _identity, _in_range)
 LOG = Scale("log", _log, _exp)
 IDENTITY = Scale("identity", _identity, _identity)

@@ -75,7 +75,7 @@ def compare_rows(
         ),
         seeds=sample.seeds,
         tests=sum(effect.p is not None for effect in effects),
-        detectable=median_detectable(effects, scale, level),
+        detectable=median_detectable(effects, sample.scale, level),
         moderation=_moderation(sample),
         remarks=(
             *sample.remarks,
@@ -137,7 +137,7 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
     elif n >= LEAST_SEEDS:
         inferred = inference.infer(sample.natural, single, shared, moderate=False)
         half = float(inferred.half_width[0])
-    ends = scale.inverse(np.array([centre - half, centre + half]))
+    ends = sample.scale.inverse(np.array([centre - half, centre + half]))
     low, high = (float(end) if math.isfinite(end) else None for end in ends)
     return Interval(
         label=evidence.label,

@@ -79,8 +79,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     single = list({spec.id: spec for spec in (replace(spec, seed=0) for spec in specs)}.values())
     runs = _pilot_runs(single, goal.metric, arguments.results)
     noise, level = runs.estimate.noise, runs.estimate.level
-    metric = LEADERBOARD[goal.metric]
-    scale = metric.scale
+    metric, scale = LEADERBOARD[goal.metric], runs.estimate.scale
     rows = max(2, *Counter(spec.budget for spec in single).values())
     comparisons = rows * (rows - 1) // 2
     difference = scale.natural(goal.difference, level)
@@ -167,7 +166,7 @@ def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -
     from harness.reporting.formatting import listed
 
     metric, estimate = LEADERBOARD[metric_name], runs.estimate
-    scale = metric.scale
+    scale = estimate.scale
     middle = scale.forward(estimate.level)
     digits = metric.digits
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))

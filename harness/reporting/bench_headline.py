@@ -52,8 +52,7 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     """Return the lead of the best row over the rest of the rows."""
     if not rest:
         return "; no other variant has completed there"
-    first, second = (board.intervals[label].mean or 0.0 for label in board.ranking[:2])
-    margin = f", {first - second:.2f} above {rest[0]}"
+    margin = f", {_margin(board):.2f} above {rest[0]}"
     if board.seeds < 2:
         seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
         return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
@@ -76,6 +75,15 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     names = _names(tied)
     among = f"{len(rest) - len(tied)} of the {len(rest)} others"
     return f", significantly above {among}, while {names} {'is' if len(tied) == 1 else 'are'} tied with it{condition}"
+
+
+def _margin(board: MetricLeaderboard) -> float:
+    """Return the lead of the best row over the next: the tested difference, or that of the means without one."""
+    best, second = board.ranking[:2]
+    if board.comparisons.differences and (tested := board.comparisons.between(best, second).mean or 0.0) > 0:
+        return tested
+    first, other = (board.intervals[label].mean or 0.0 for label in (best, second))
+    return first - other
 
 
 def _caveat(judged: TableAnalysis, tables: int) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.metric_registry import METRICS
-from harness.analysis.scales import IDENTITY, LOG, LOGIT, Scale
+from harness.analysis.scales import IDENTITY, LOG, LOGIT, SCORE, Scale
 from harness.analysis.statistics import compare_rows, interval
 
 
@@ -41,6 +41,30 @@ def test_interval_on_the_logit_scale_stays_in_the_valid_range(first: list[float]
         assert -1e-9 <= estimated.low <= estimated.high <= 100 + 1e-9
     (difference,) = compare_rows(rows, scale=LOGIT).differences
     assert all(end is None or -100 <= end <= 100 for end in (difference.low, difference.high))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        ((97.0, 96.0, 0.0), (97.0, 97.0, 97.0), -32.67),
+        ((0.0, 7.34, 0.0), (0.23, 0.11, 0.06), 2.31),
+        ((100.0, 100.0, 99.0), (99.0, 98.0, 97.0), 1.67),
+    ],
+)
+def test_scores_at_an_end_of_the_range_are_not_analysed_as_logits(
+    first: tuple[float, ...], second: tuple[float, ...], difference: float
+) -> None:
+    table = compare_rows([plain_row("a", *first), plain_row("b", *second)], scale=LOGIT)
+    assert table.differences[0].mean == pytest.approx(difference, abs=0.01)
+    assert "analysed as they are" in table.remarks[-1]
+    assert interval(plain_row("a", *first), scale=LOGIT).low >= 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("worst", "scale"), [(0.09, SCORE), (0.11, LOGIT), (99.89, LOGIT), (99.91, SCORE)])
+def test_logits_are_used_from_a_tenth_of_a_point_on(worst: float, scale: Scale) -> None:
+    assert LOGIT.suited_to([50.0, worst]) is scale
+    assert LOGIT.suited_to([math.nan, 50.0]) is LOGIT
+    assert LOG.suited_to([worst]) is LOG
 
 
 @pytest.mark.parametrize(
