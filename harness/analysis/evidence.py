@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import significance
-from harness.analysis.grouping import measure
+from harness.analysis.grouping import FEW_SENTENCES, few_sentences, measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import METRICS
 from harness.analysis.scales import END_OF_SCORES, Reals, Scale
@@ -230,6 +230,9 @@ def _remarks(
         remarks.append(f"One seed: seed noise is unknown; {tested}.")
     if len(seeds) == 2:
         remarks.append("Two seeds: both values are shown; there is no interval and no test.")
+    sentences = min((row.sums.shape[1] for row in rows if row.sums is not None), default=FEW_SENTENCES)
+    if usable.any() and sentences < FEW_SENTENCES:
+        remarks.append(few_sentences(sentences))
     without = [row.label for row, fits in zip(rows, usable, strict=True) if not (fits or row.diverged)]
     if mismatched:
         remarks.append(f"The stored statistics of {', '.join(mismatched)} do not give their scores and are not used.")

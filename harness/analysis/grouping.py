@@ -33,6 +33,8 @@ CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
+FEW_SENTENCES = 50
+"""With fewer test sentences, the bootstrap underestimates the variance that they cause."""
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
 
@@ -173,6 +175,9 @@ class RunTable:
         if self.records[0].spec.data.corpus == "captions":
             caveats.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
         caveats += [f"Note: {note}" for note in record_notes(self.records)]
+        sentences = min(record.sizes.get("test_pairs", FEW_SENTENCES) for record in self.records)
+        if sentences < FEW_SENTENCES:
+            caveats.append(few_sentences(int(sentences)))
         if self.departures:
             caveats.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
         single = [row.label for row in self.rows if len(row.counted) == 1]
@@ -183,6 +188,11 @@ class RunTable:
     def _unless_all(self, labels: Sequence[str], form: str) -> str:
         """Return the labels of some rows in `form`, or an empty string if these are all rows."""
         return "" if len(labels) == len(self.rows) else form.format(", ".join(labels))
+
+
+def few_sentences(number: int) -> str:
+    """Return a warning of too few test sentences."""
+    return f"Only {count(number, 'test sentence')}: intervals are too narrow, and p-values too small."
 
 
 def record_notes(records: Iterable[RunRecord]) -> tuple[str, ...]:

@@ -254,6 +254,7 @@ def describe(prepared: Dataset) -> str:
         "words, including the 4 special words",
         f"training pairs           {figures['train_duplicate_pairs']:,.0f} of them repeat another",
         f"test pairs in training   {figures['test_pairs_in_train']:,.0f}",
+        f"test pairs               {_repetitions(prepared.test):,} of them repeat another",
         "lengths                  <sos> and <eos> included",
         "",
         "SHA-256",
@@ -261,6 +262,12 @@ def describe(prepared: Dataset) -> str:
     files = sorted(prepared.digests["files"].items())
     digests = files + sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
     return "\n".join(lines + [f"{name:24} {digest}" for name, digest in digests])
+
+
+def _repetitions(split: Split) -> int:
+    """Return the number of pairs whose ids are those of an earlier pair."""
+    pairs = zip(map(bytes, split.source), map(bytes, split.target), strict=True)
+    return len(split) - len(set(pairs))
 
 
 def remark(data: DataSpec, figures: dict[str, Any]) -> str:

@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from evidence_factory import mean
+from evidence_factory import rows as evidence_rows
 from record_factory import record, with_digests
 
 from harness.analysis.grouping import RunTable, groups, measure, rows
+from harness.analysis.statistics import compare_rows
 from harness.experiments.specs import DataSpec
 from impls.recipes import TRAININGS
 
@@ -69,6 +72,16 @@ def test_row_counts_completed_runs_or_all_if_none_completed() -> None:
 def test_caveat_of_one_seed_is_about_completed_runs() -> None:
     (table,) = groups([record(seed=0), replace(record(seed=1), status="failed")])
     assert "One seed: seed noise is unknown." in table.caveats
+
+
+@pytest.mark.parametrize(("sentences", "few"), [(1, "1 test sentence"), (49, "49 test sentences"), (50, "")])
+def test_few_test_sentences_are_warned_of(sentences: int, few: str) -> None:
+    run = record()
+    (table,) = groups([replace(run, sizes={**run.sizes, "test_pairs": sentences})])
+    warned = any(f"Only {few}: intervals are too narrow" in line for line in table.caveats)
+    assert warned == bool(few)
+    remarks = compare_rows(evidence_rows(2, 3, sentences=max(2, sentences)), mean).remarks
+    assert any("test sentences: intervals are too narrow" in line for line in remarks) == bool(few)
 
 
 @pytest.mark.parametrize(("changes", "departs"), [({"averaged_epochs": 3}, False), ({"label_smoothing": 0.2}, True)])
