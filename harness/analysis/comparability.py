@@ -133,6 +133,6 @@ def _settings(record: RunRecord) -> dict[str, str]:
         **(environment.get("variables") or {}),
         "commit": f"{str(commit.get('digest'))[:12]}{dirty}" if commit else None,
         "machine": machine(record),
-        "resumed": environment.get("resumed_after_epochs") or None,
+        "resumed in another environment": "yes" if environment.get("earlier_processes") else "no",
     }
     return {name: short_line(text_of(value)) for name, value in settings.items()}

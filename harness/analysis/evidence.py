@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import significance
-from harness.analysis.grouping import FEW_SENTENCES, few_sentences, measure
+from harness.analysis.caveats import FEW_SENTENCES, few_sentences
+from harness.analysis.grouping import measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import METRICS
 from harness.analysis.scales import END_OF_SCORES, Reals, Scale

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from harness.analysis.caveats import FEW_SENTENCES, few_sentences, overlap
 from harness.experiments import suites
 from harness.experiments.overrides import override
 from harness.experiments.run_names import flat_settings
@@ -16,7 +17,6 @@ from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.storage.records import EpochRecord, RunRecord
 from harness.text import count, short_line
-from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 Item = TypeVar("Item")
@@ -24,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 BUDGETS = {
     "controlled": "Controlled",
-    "source": "As its source trains it",
+    "source": "Own training",
     "tuned": "Tuned learning rate",
     "pilot": "Pilots of the learning rate",
 }
@@ -33,8 +33,6 @@ CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
-FEW_SENTENCES = 50
-"""With fewer test sentences, the bootstrap underestimates the variance that they cause."""
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
 
@@ -152,13 +150,14 @@ class RunTable:
         free = {"recipe.dropout"} if self.budget == "source" else set()
         short = [row.label for row in self.rows if all(_is_short(record.spec) for record in row.records)]
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
+        sources = "its source" if len(retrained) == 1 else "their sources"
         changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
         reasons = (
             (data.corpus != "multi30k", f"the corpus is {data.corpus}, not Multi30k"),
             (data.training_pairs is not None, f"{data.training_pairs or 0:,} training pairs only"),
             (any(_is_reduced(record.spec) for record in self.records), _reduced_size(self.records)),
             (short, f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}"),
-            (retrained, f"trained otherwise than by its source{self._unless_all(retrained, ' ({})')}"),
+            (retrained, f"not trained as in {sources}{self._unless_all(retrained, ' ({})')}"),
             (
                 not all(_has_source_data(spec) for _, spec in specs),
                 f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})",
@@ -178,6 +177,8 @@ class RunTable:
         sentences = min(record.sizes.get("test_pairs", FEW_SENTENCES) for record in self.records)
         if sentences < FEW_SENTENCES:
             caveats.append(few_sentences(int(sentences)))
+        if repeated := overlap(self.records):
+            caveats.append(f"{repeated}.")
         if self.departures:
             caveats.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
         single = [row.label for row in self.rows if len(row.counted) == 1]
@@ -188,11 +189,6 @@ class RunTable:
     def _unless_all(self, labels: Sequence[str], form: str) -> str:
         """Return the labels of some rows in `form`, or an empty string if these are all rows."""
         return "" if len(labels) == len(self.rows) else form.format(", ".join(labels))
-
-
-def few_sentences(number: int) -> str:
-    """Return a warning of too few test sentences."""
-    return f"Only {count(number, 'test sentence')}: intervals are too narrow, and p-values too small."
 
 
 def record_notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
@@ -307,9 +303,9 @@ def _title(records: Sequence[RunRecord]) -> str:
 
 
 def _reduced_size(records: Sequence[RunRecord]) -> str:
-    recipes = [record.spec.recipe for record in records if record.spec.recipe is not None]
-    widths = {recipe.embedding_width if isinstance(recipe, GruRecipe) else recipe.width for recipe in recipes}
-    return f"reduced size (width {', '.join(map(str, sorted(widths)))})"
+    """Return "reduced size", with the width if all runs have the same; that of a builder is unknown."""
+    widths = {getattr(record.spec.recipe, "width", None) for record in records}
+    return f"reduced size (width {widths.pop()})" if len(widths) == 1 else "reduced size"
 
 
 def _is_reduced(spec: RunSpec) -> bool:

@@ -300,10 +300,10 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
         if name in ("variant", "budget"):
             raise ValueError(f"--set {setting}: the {name} is no setting; choose it on the command line")
         if name in RECIPE_SETTINGS and name not in setting_names(spec):
-            raise ValueError(
-                f"--set {setting}: {spec.variant} has no setting {name!r}; change it in one variant with "
-                f"--set VARIANT:{setting}"
-            )
+            reason = f"has no setting {name!r}; change it in one variant"
+            if spec.recipe is None:
+                reason = "is a builder and has no recipe; change its code, or the recipe of one variant,"
+            raise ValueError(f"--set {setting}: {spec.variant} {reason} with --set VARIANT:{setting}")
 
 
 def settings_of(variant: str, settings: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from harness.analysis.caveats import overlap
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.grouping import BUDGETS, RunTable, statuses
 from harness.analysis.inference import LEAST_SEEDS
@@ -52,7 +53,8 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     """Return the lead of the best row over the rest of the rows."""
     if not rest:
         return "; no other variant has completed there"
-    margin = f", {_margin(board):.2f} above {rest[0]}"
+    lead = f"{_margin(board):.2f}"
+    margin = f", level with {rest[0]}" if lead == "0.00" else f", {lead} above {rest[0]}"
     if board.seeds < 2:
         seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
         return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
@@ -68,7 +70,7 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     condition = assumption(board.seeds)
     tied = [label for label in rest if board.against_best(label) is not Conclusion.WORSE]
     if len(tied) == len(rest):
-        return f"{margin}, but its lead over no other variant is significant{condition}"
+        return f"{margin}; its lead over no other variant is significant{condition}"
     if not tied:
         among = "the only other" if len(rest) == 1 else f"all {len(rest)} others"
         return f", significantly above {among}{condition}"
@@ -92,6 +94,8 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
     if board is not None and board.ranking:
         others = f" ({count(tables - 1, 'other table')} below)" if tables > 1 else ""
         parts.append(f"this holds for this corpus, test set, size and budget alone{others}")
+    if repeated := overlap(records):
+        parts.append(repeated)
     if lost := [record for record in records if record.status != "completed"]:
         parts.append(f"{len(lost)} of {count(len(records), 'run')} did not complete ({statuses(lost)})")
     if unfinished := _still_improving(judged.table):

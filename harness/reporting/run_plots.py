@@ -245,12 +245,13 @@ def scores(
         titles(axes, layout, f"{METRICS[name].heading}, {METRICS[name].direction} is better", "")
         _dots(axes, rows, labels, name, intervals.get(name, {}))
     name_rows(drawn, layout, labels)
-    rings = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
+    rings = "rings are seeds, markers their means" if any(len(row.counted) > 1 for row in rows) else ""
     covered = {row.basis for by_label in intervals.values() for row in by_label.values() if row.low is not None}
     over = covered.pop() if len(covered) == 1 else "seeds, sentences or both" if covered else ""
-    lines = f"Lines are 95 % intervals over {over.replace('sentences', 'test sentences')}; " if over else ""
-    sentence = f"{lines}{rings}axes do not start at 0"
-    subtitle(picture, f"{sentence[0].upper()}{sentence[1:]}")
+    lines = f"lines are 95 % intervals over {over.replace('sentences', 'test sentences')}" if over else ""
+    cut = "axes do not start at 0" if all(axes.get_xlim()[0] > 0 for axes in drawn) else ""
+    sentence = "; ".join(filter(None, (lines, rings, cut)))
+    subtitle(picture, f"{sentence[:1].upper()}{sentence[1:]}")
     return picture
 
 

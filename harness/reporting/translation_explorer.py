@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,8 +143,12 @@ def _line(lines: Sequence[str], number: int) -> str:
 
 
 def _disagreement(texts: Sequence[str | None]) -> int:
-    """Return the mean over pairs of texts of the percentage of words that they do not have in common."""
-    bags = [text.split() for text in texts if text is not None]
+    """Return the mean over pairs of texts of the percentage of words that they do not have in common.
+
+    A word includes the punctuation after it, also after a space.
+    """
+    lines = [" ".join(text.split()) for text in texts if text is not None]
+    bags = [re.sub(r" (?=[.,!?;:]+( |$))", "", line).split() for line in lines]
     if len(bags) < 2:
         return 0
     places = {word: place for place, word in enumerate(dict.fromkeys(word for bag in bags for word in bag))}

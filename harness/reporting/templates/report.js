@@ -176,9 +176,10 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   }
 
+  // A word includes the punctuation after it: "eats ." and "eats." are equal.
   function differences(before, after, folded) {
-    const [a, b] = [before.split(/\s+/).filter(Boolean), after.split(/\s+/).filter(Boolean)];
-    const [x, y] = [a, b].map((words) => (folded ? words.map((word) => word.toLowerCase()) : words));
+    const [a, b] = [before, after].map((text) => text.trim().replace(/\s+/g, " ").split(/ (?![.,!?;:]+(?: |$))/).filter(Boolean));
+    const [x, y] = [a, b].map((words) => words.map((word) => (folded ? word.toLowerCase() : word).replaceAll(" ", "")));
     const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
     for (let i = a.length - 1; i >= 0; i--) {
       for (let j = b.length - 1; j >= 0; j--) length[i][j] = x[i] === y[j] ? length[i + 1][j + 1] + 1 : Math.max(length[i + 1][j], length[i][j + 1]);
@@ -206,7 +207,7 @@
       if (number) place.append(" ");
       const part = kind === "same" ? place : place.appendChild(make(kind));
       if (kind === "del" || !aligned.length) part.append(words.join(" "));
-      else words.forEach((word, index) => part.append(index ? " " : "", make("span", word, { "data-to": aligned[at++] })));
+      else words.join(" ").split(" ").forEach((word, index) => part.append(index ? " " : "", make("span", word, { "data-to": aligned[at++] })));
     });
     return place;
   }

@@ -179,14 +179,15 @@ def test_disagreements_in_seeds_and_training_are_those_of_controlled_sides_alone
 
 def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
     environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1", "commit": None}
-    environment["resumed_after_epochs"] = [2]
+    environment |= {"resumed_after_epochs": [2], "earlier_processes": [{"until_update": 9, "python": "3.12.1"}]}
     save_record(variant_pair, SECOND, 0, environment=environment)
     settings = compared(variant_pair).settings
     assert settings["variant"] == (FIRST, SECOND)
     assert settings["recipe.activation"] == ("relu", "gelu")
     assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
     assert settings["commit"][1].startswith("none / ")
-    assert settings["resumed"] == ("none", "[2] / none")
+    assert settings["resumed in another environment"] == ("no", "yes / no")
+    assert "resumed" not in settings
     assert "training.epochs" not in settings
     assert "seed" not in settings
 

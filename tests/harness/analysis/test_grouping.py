@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from evidence_factory import mean
 from evidence_factory import rows as evidence_rows
-from record_factory import record, with_digests
+from record_factory import narrow, record, with_digests
 
 from harness.analysis.grouping import RunTable, groups, measure, rows
 from harness.analysis.statistics import compare_rows
 from harness.experiments.specs import DataSpec
-from impls.recipes import TRAININGS
+from harness.reporting import bench_report
+from impls.recipes import RECIPES, TRAININGS
 
 PAIRS = (("learned_positions", 0), ("paper", 0), ("learned_positions", 1))
 """Variants, and the seeds of their corpora."""
@@ -84,8 +85,29 @@ def test_few_test_sentences_are_warned_of(sentences: int, few: str) -> None:
     assert any("test sentences: intervals are too narrow" in line for line in remarks) == bool(few)
 
 
+@pytest.mark.parametrize(("repeated", "warned"), [(50, False), (51, True), (1_000, True)])
+def test_test_pairs_in_the_training_text_are_warned_of(repeated: int, warned: bool) -> None:
+    run = record()
+    (table,) = groups([record(seed=1), replace(run, sizes={**run.sizes, "test_pairs_in_train": repeated})])
+    warning = f"{repeated:,} of 1,000 test pairs are in the training text, so scores are too high"
+    assert (
+        (f"{warning}." in table.caveats) == (warning in bench_report.document(table.records).headline.aside) == warned
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "size"), [(128, "reduced size (width 128)"), (64, "reduced size"), (None, "reduced size")]
+)
+def test_title_names_the_width_only_if_all_rows_have_it(width: int | None, size: str) -> None:
+    narrowed = narrow(RECIPES["learned_positions"])
+    gru = replace(narrow(RECIPES["bahdanau_gru"]), width=width) if width else None
+    other = record("bahdanau_gru" if gru else "mine:build", recipe=gru)
+    (table,) = groups([record(recipe=narrowed), other])
+    assert table.title == f"multi30k de-en, test_2016_flickr, {size}"
+
+
 @pytest.mark.parametrize(("changes", "departs"), [({"averaged_epochs": 3}, False), ({"label_smoothing": 0.2}, True)])
 def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict[str, Any], departs: bool) -> None:
     run = record("paper", budget="source", training=replace(TRAININGS["paper"], **changes))
     (table,) = groups([run])
-    assert any(reason.startswith("trained otherwise") for reason in table.departures) == departs
+    assert any(reason == "not trained as in its source" for reason in table.departures) == departs

@@ -35,6 +35,7 @@ BAD = {
     "bench --set recipe.dropot=0.3": "did you mean 'recipe.dropout'?",
     "bench --set dropout=0.2": "did you mean 'recipe.dropout'?",
     "bench --set recipe.positions=alibi": "bahdanau_gru has no setting 'recipe.positions'; change it in one variant",
+    "settings counting_model:build --set recipe.width=3": "build is a builder and has no recipe; change its code",
     "bench --set paper:recipe.heads=3": "paper: TransformerRecipe.heads=3: expected a divisor",
     "bench --corpus captions --set data.test_split=test_2018": "it is test_2016_flickr, test_2017_flickr",
     "bench experiment.toml": "did you mean '--config experiment.toml'?",

@@ -100,7 +100,9 @@ def test_reduced_runs_are_not_comparable_with_published_figures() -> None:
     assert expected in terminal([quick])
     assert "Not comparable" not in terminal([record()])
     assert "Not comparable" in terminal([record(training=replace(TUTORIAL, epochs=2))])
-    assert "trained otherwise than by its source" in terminal([record("paper")])
+    assert "not trained as in its source." in terminal([record("paper")])
+    several = terminal([record(variant) for variant in ("learned_positions", "paper", "bahdanau_gru")])
+    assert "not trained as in their sources (paper, bahdanau_gru)." in several
 
 
 @pytest.mark.parametrize("changes", [{}, {"vocabulary": "separate"}, {"direction": "en-de"}])

@@ -211,6 +211,14 @@ def test_chart_of_scores_says_what_its_intervals_cover(seeds: int, lines: str) -
     assert text == f"{expected[0].upper()}{expected[1:]}"
 
 
+@pytest.mark.parametrize(("bleu", "starts_above"), [(30.0, True), (0.0, False)])
+def test_chart_of_scores_says_that_axes_do_not_start_at_0_only_if_they_do_not(bleu: float, starts_above: bool) -> None:
+    table = rows([replace(record(variant), scores={"bleu_sacre": bleu}) for variant in ("paper", "conv_ffn")])
+    picture = run_plots.scores(table, [row.label for row in table], ["bleu_sacre"])
+    assert (picture.get_suptitle() == "Axes do not start at 0") is starts_above
+    assert (picture.axes[0].get_xlim()[0] > 0) is starts_above
+
+
 def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0), (3.0, 5.0)]
     assert run_plots.pareto_front(points) == [(1.0, 9.0), (3.0, 6.0), (4.0, 1.0)]

@@ -113,8 +113,8 @@ def test_explorer_names_the_budget_of_variants_that_two_tables_have(tmp_path: Pa
     assert {column["label"] for column in explorer_data["sides"]} == {
         "learned_positions (keras on jax), controlled",
         "learned_positions (torch), controlled",
-        "learned_positions, as its source trains it",
-        "bahdanau_gru, as its source trains it",
+        "learned_positions, own training",
+        "bahdanau_gru, own training",
     }
 
 
@@ -224,8 +224,8 @@ def test_explorer_leaves_out_seeds_and_sentences_that_do_not_fit() -> None:
 
 def test_disagreement_is_the_share_of_words_not_in_common() -> None:
     columns = [
-        TranslationColumn("x", 0, {0: "a b c d", 1: "same", 2: "a"}),
-        TranslationColumn("y", 0, {0: "a b x y", 1: "same", 2: "b"}),
+        TranslationColumn("x", 0, {0: "a b c d", 1: "same.", 2: "a"}),
+        TranslationColumn("y", 0, {0: "a b x y", 1: "same .", 2: "b"}),
     ]
     parts = explorer([columns])
     assert parts is not None
@@ -262,6 +262,11 @@ def test_headline_claims_no_more_than_its_seeds_allow() -> None:
     )
     assert "its lead over no other variant is significant, assuming normally distributed seed noise" in near
     assert finding([record()]).endswith("no other variant has completed there.")
+
+
+def test_headline_of_equal_scores_names_no_lead() -> None:
+    equal = [replace(record(name, seed), scores={"bleu_sacre": 30.0 + seed}) for name in TWO for seed in range(2)]
+    assert ", level with sinusoidal_handmade; an interval over seeds needs" in finding(equal)
 
 
 def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:

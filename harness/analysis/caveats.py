@@ -1,0 +1,27 @@
+"""What is wrong with a test set: too few sentences, or sentences that are in the training text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.storage.records import RunRecord
+from harness.text import count
+
+FEW_SENTENCES = 50
+"""With fewer test sentences, the bootstrap underestimates the variance that they cause."""
+LARGEST_OVERLAP = 0.05
+"""A larger share of test pairs in the training text is warned of."""
+
+
+def few_sentences(number: int) -> str:
+    """Return a warning of too few test sentences."""
+    return f"Only {count(number, 'test sentence')}: intervals are too narrow, and p-values too small."
+
+
+def overlap(records: Iterable[RunRecord]) -> str:
+    """Return a warning of test pairs that are training pairs too, as a clause; empty if they are few or not counted."""
+    for sizes in (record.sizes for record in records):
+        repeated, pairs = sizes.get("test_pairs_in_train", 0), sizes.get("test_pairs", 0)
+        if repeated > LARGEST_OVERLAP * pairs:
+            return f"{repeated:,.0f} of {pairs:,.0f} test pairs are in the training text, so scores are too high"
+    return ""
