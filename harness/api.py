@@ -9,7 +9,7 @@ For example:
     runs.filter(variant="paper").curves()         # one row per epoch
     runs.compare("learned_positions", "paper")    # metrics with intervals and tests
     run = harness.run("paper", corpus="captions", suite="quick")
-    harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
+    harness.translate(run, ["Ein Hund springt über einen Zaun."])  # a list of runs translates as an ensemble
 """
 
 from __future__ import annotations
