@@ -336,9 +336,7 @@ def _decoded(translations: list[Translation], ties: int) -> Decoded:
     return Decoded(tuple(translations), ties, sum(not translation.finished for translation in translations))
 
 
-def _without_suppressed(
-    candidates: Candidates, never: Sequence[int], sentence_index: _Indices
-) -> tuple[_Reals, Ids]:
+def _without_suppressed(candidates: Candidates, never: Sequence[int], sentence_index: _Indices) -> tuple[_Reals, Ids]:
     """Return log-probabilities and tokens, best first, both [B,N]; the tokens in `never` have -inf.
 
     `sentence_index` [B] is the sentence of each row. Raises: NotANumber.
