@@ -251,7 +251,8 @@ def fail(*_: Any, **__: Any) -> None:
 def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    Path("pairs.tsv").write_text("Ein Hund springt über einen Zaun.\tA dog is jumping over a fence.\n" * 40, encoding="utf-8")
+    pair = "Ein Hund springt über einen Zaun.\tA dog is jumping over a fence.\n"
+    Path("pairs.tsv").write_text(pair * 40, encoding="utf-8")
     names = ("train_source", "validation_source", "test_source")
     settings = {**SETTINGS, "data.tokenizer": "whitespace", "data.training_pairs": None}
     run = harness.run(TINY, files=dict.fromkeys(names, "pairs.tsv"), epochs=1, settings=settings)
