@@ -9,10 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.api import RunComparison, Runs, TrainedRun, load, run, translate
+    from harness.api import RunComparison, RunFailed, Runs, TrainedRun, load, run, translate
 
 __version__ = "0.1.0"
-__all__ = ["RunComparison", "Runs", "TrainedRun", "load", "run", "translate"]
+__all__ = ["RunComparison", "RunFailed", "Runs", "TrainedRun", "load", "run", "translate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,5 +23,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the module, those of the Python interface included."""
-    return sorted({*globals(), *__all__})
+    """Return the names of the Python interface, which completion offers."""
+    return sorted([*__all__, "__version__"])

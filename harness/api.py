@@ -9,7 +9,7 @@ For example:
     runs.filter(variant="paper").curves()         # one row per epoch
     runs.compare("learned_positions", "paper")    # metrics with intervals and tests
     run = harness.run("paper", corpus="captions", suite="quick")
-    harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
+    harness.translate(run, ["Ein Hund springt über einen Zaun."])  # a list of runs translates as an ensemble
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from harness.analysis import run_filter
 from harness.experiments.run_names import flat_settings, run_names
-from harness.experiments.specs import DataSpec
 from harness.reporting.formatting import p_value
 from harness.storage import run_store
 from harness.storage.records import EpochRecord, RunRecord
-from harness.text import brief, command_line, count, did_you_mean
+from harness.storage.run_store import RunFailed as RunFailed  # part of the interface
+from harness.text import brief, command_line, count, first_few
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,25 +156,9 @@ class Runs:
                 as norm or recipe__norm.
 
         Raises:
-            ValueError: No run has a setting of this name, or the name is ambiguous.
+            ValueError: No run has a setting of this name, the name is ambiguous, or the setting has no such value.
         """
-        chosen = [record for record in self.records if condition is None or condition(record)]
-        for name, value in values.items():
-            key = self._key(name) if self.records else name
-            accepted = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-            chosen = [record for record in chosen if _values(record).get(key) in accepted]
-        return Runs(tuple(chosen), self.results)
-
-    def _key(self, name: str) -> str:
-        """Return the dotted name of a setting. Raises: as `filter`."""
-        dotted = name.replace("__", ".")
-        last_parts = {key: key.rpartition(".")[2] for record in self.records for key in _values(record)}
-        matches = [key for key, last_part in last_parts.items() if dotted in (key, last_part)]
-        if not matches:
-            raise ValueError(f"{name}: no run has this setting{did_you_mean(dotted, last_parts.values())}")
-        if len(matches) > 1 and dotted not in matches:
-            raise ValueError(f"{name} is ambiguous: use one of {', '.join(key.replace('.', '__') for key in matches)}")
-        return dotted if dotted in matches else matches[0]
+        return Runs(run_filter.select(self.records, condition, values), self.results)
 
     @functools.cached_property
     def analysis(self) -> BenchAnalysis:
@@ -198,24 +183,28 @@ class Runs:
                 rows.append((heading, label, board.metric.title, *numbers))
         return pd.DataFrame(rows, columns=_LEADERBOARD)
 
-    def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
+    def compare(
+        self, first: str | TrainedRun, second: str | TrainedRun, *, allow: str | Sequence[str] = ()
+    ) -> RunComparison:
         """Compare two variants or runs, among these runs.
 
         A warning names the row that is used if a name matches several.
         Intervals and p-values are those of a report of these runs, which compares all rows of the table.
 
         Args:
-            first: A variant, the id of a run or the beginning of ids; see `compare --help`.
+            first: A run, or a variant, the id of a run or the beginning of ids; see `compare --help`.
             second: What to compare with it.
-            allow: Names of differences in settings to accept.
+            allow: The name of a difference in settings to accept, or several names.
 
         Raises:
             ValueError: A name is unknown or ambiguous, or the runs are not comparable.
         """
         from harness.analysis import comparability, comparison, selection
 
-        sides = selection.find([first, second], self.results, complain=warnings.warn, records=self.records)
-        allowed = comparability.check(sides, allow, complain=warnings.warn)
+        names = [str(side.results / side.id) if isinstance(side, TrainedRun) else side for side in (first, second)]
+        sides = selection.find(names, self.results, complain=warnings.warn, records=self.records)
+        names = [allow] if isinstance(allow, str) else list(allow)
+        allowed = comparability.check(sides, names, complain=warnings.warn, in_python=True)
         table_rows = comparison.other_rows(sides, self.results, self.records)
         return RunComparison(
             comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=table_rows)
@@ -286,27 +275,31 @@ class RunComparison:
         return str(self.to_pandas().to_html(**PRINTED)) + remarks
 
 
-def _values(record: RunRecord) -> dict[str, Any]:
-    """Return what `Runs.filter` selects by."""
-    return flat_settings(record.spec) | {"run": record.id, "status": record.status, "seed": record.spec.seed}
-
-
 def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """Return the runs in a folder of results. Damaged records are skipped with a warning.
+
+    Another warning names the folders inside that have runs if the folder itself has none.
 
     Raises:
         ValueError: The folder does not exist.
     """
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"load: expected a folder of results, such as 'results/local', not {brief(folder)}")
     results = Path(folder)
     if not results.is_dir():
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
-    return Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
+    runs = Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
+    inner = [] if runs else sorted({str(path.parents[1]) for path in results.glob(f"*/*/{run_store.RECORD}")})
+    if inner:
+        warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)
+    return runs
 
 
 def run(
     recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel],
     *,
-    corpus: str = "captions",
+    corpus: str | None = None,
+    files: Mapping[str, str | Path] | None = None,
     epochs: int = 3,
     seed: int = 0,
     suite: str | None = None,
@@ -319,7 +312,9 @@ def run(
     Args:
         recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or an importable function that builds
             a model.
-        corpus: "captions", which is embedded and split at white space, or "multi30k".
+        corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
+            default with `files`).
+        files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
         epochs: Passes over the training data.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used, and whose size a variant gets. A recipe keeps its
@@ -332,22 +327,22 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed: Training failed. The stored record has the reason.
     """
-    from harness.experiments.overrides import override
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
     from harness.storage import locks
     from harness.training import load
 
-    data = DataSpec(corpus="captions", tokenizer="whitespace") if corpus == "captions" else DataSpec()
-    values = {"data.corpus": corpus, "seed": seed, **(settings or {})}
-    lines = [f"{name}={'none' if value is None else value}" for name, value in values.items()]
-    spec = override(load.base_spec(recipe_or_builder, suite, data, epochs), lines)
+    base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
+    spec = load.with_settings(base, seed, settings)
     os.environ.update(worker_environment(spec))
     from harness.training import train
 
     folder = Path(results)
     with locks.hold(folder, spec.id):
-        return TrainedRun(train.run(spec, folder, ProcessSettings(note=note, command="harness.run")), folder)
+        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"))
+    if record.status != "completed":
+        warnings.warn(f"{record.id}: {record.ending}", stacklevel=2)
+    return TrainedRun(record, folder)
 
 
 def translate(
@@ -357,6 +352,7 @@ def translate(
     beam: int | None = None,
     device: str = "cpu",
     import_builder: bool = False,
+    results: str | Path = run_store.RESULTS,
 ) -> list[str]:
     """Translate sentences with the stored weights of a run, or of several runs together.
 
@@ -364,11 +360,12 @@ def translate(
     the same corpus, vocabularies and framework.
 
     Args:
-        run: A run, or the id of one in results/local, or the beginning of its id; or several of them, such as `Runs`.
+        run: A run, or the id of one in `results`, or the beginning of its id; or several of them, such as `Runs`.
         sentences: One string per sentence.
         beam: The beam width; None for that of the run.
         device: Where the model computes.
         import_builder: Whether to import and execute the external builder that a record names.
+        results: The folder of the runs that are given by their ids.
 
     Raises:
         ValueError: `sentences` is no list of strings, or the runs are not completed, not stored or do not fit together.
@@ -379,9 +376,10 @@ def translate(
     from harness.evaluation import ensemble, evaluate
     from harness.training import load
 
-    runs = sorted(map(_stored, [run] if isinstance(run, TrainedRun | str) else run), key=lambda run: run.id)
-    if not runs:
-        raise ValueError("translate: there is no run; give at least one")
+    members = [run] if isinstance(run, TrainedRun | str) else list(run) if isinstance(run, Iterable) else []
+    if not members or not all(isinstance(member, TrainedRun | str) for member in members):
+        raise ValueError(f"translate: there is no run; give a run, its id or a list of them, not {brief(run)}")
+    runs = sorted((_stored(member, Path(results)) for member in members), key=lambda run: run.id)
     records = [run.record for run in runs]
     ensemble.check_members(records)
     decoding = ensemble.shared_decoding(records, beam=beam)
@@ -391,10 +389,10 @@ def translate(
     return evaluate.translated(model, dataset, lines, decoding)
 
 
-def _stored(run: TrainedRun | str) -> TrainedRun:
+def _stored(run: TrainedRun | str, results: Path) -> TrainedRun:
     """Return a run, by its id if that is given. Raises: ValueError if it is not completed."""
     if isinstance(run, str):
-        run = TrainedRun(run_store.find(run_store.RESULTS, run), run_store.RESULTS)
+        run = TrainedRun(run_store.find(results, run), results)
     if run.record.status != "completed":
         raise ValueError(f"run {run.id}: its status is {run.record.status}; only completed runs can translate")
     return run

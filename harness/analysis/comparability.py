@@ -22,8 +22,12 @@ MOST_LINES = 4
 """How many names of tensors or files a message lists for one difference."""
 
 
-def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[str], None]) -> list[Mismatch]:
+def check(
+    sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[str], None], in_python: bool = False
+) -> list[Mismatch]:
     """Return the differences that make sides incomparable, all of which are allowed by name.
+
+    `in_python` tells whether messages name the argument of Python instead of the option.
 
     Raises:
         ValueError: Some are not allowed; the message names them in one line.
@@ -34,13 +38,19 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
     if refused:
         labels = "; ".join(f"{side.letter} is {side.label}" for side in sides)
         reasons = "; ".join(f"{difference.name} ({difference.sides})" for difference in refused)
-        options = " ".join(f"--allow {shlex.quote(difference.name)}" for difference in refused)
-        message = f"not comparable ({labels}): they differ in {reasons}. To compare them anyway: {options}"
+        allow = _allow([difference.name for difference in refused], in_python=in_python)
+        message = f"not comparable ({labels}): they differ in {reasons}. To compare them anyway: {allow}"
         raise ValueError(short_line(message, longest=4_000))
     for name in allowed:
         if name not in names:
-            complain(f"--allow {name}: the sides do not differ in it{did_you_mean(name, names)}")
+            allow = _allow([name], in_python=in_python)
+            complain(f"{allow}: the sides do not differ in it{did_you_mean(name, names)}")
     return differences
+
+
+def _allow(names: Sequence[str], *, in_python: bool) -> str:
+    """Return how to allow differences, in Python or on the command line."""
+    return f"allow={list(names)}" if in_python else " ".join(f"--allow {shlex.quote(name)}" for name in names)
 
 
 def disagreements(sides: Sequence[Side]) -> list[Mismatch]:

@@ -33,9 +33,9 @@ STEP = 100
 
 SUMMARY = "translate with one or more trained runs"
 EXAMPLES = (
-    ("translate a sentence", "--run paper 'Ein Hund läuft.'"),
+    ("translate a sentence", "--run paper 'Ein Hund springt über einen Zaun.'"),
     ("translate a file with beam search", "--run paper --file german.txt --beam 5"),
-    ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund läuft.'"),
+    ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund springt über einen Zaun.'"),
     ("translate with CTranslate2 and weights of 8 bits", "--run paper --engine ctranslate2 --compute-type int8 --test"),
     ("score an ensemble of two runs on the test set", "--run paper --run learned_positions --test --beam 5"),
 )
@@ -201,13 +201,17 @@ def _translate(
         decoding: How to search.
         position: The number of sentences before these.
     """
-    from harness.data.dataset import encode
+    from harness.data.dataset import encode, unknown_words
     from harness.evaluation import evaluate
 
     indices = [index for index, sentence in enumerate(sentences) if sentence]
-    encoded = encode(dataset, [sentences[index] for index in indices])
+    nonempty = [sentences[index] for index in indices]
+    encoded = encode(dataset, nonempty)
     _warn_of_cuts(encoded, [position + index for index in indices], dataset.data.max_length)
-    decoded = engine(encoded.ids, decoding)
+    if unknown := unknown_words(dataset, encoded):
+        warn(unknown)
+    with evaluate.naming(nonempty):
+        decoded = engine(encoded.ids, decoding)
     lines = [""] * len(sentences)
     for index, hypothesis in zip(indices, evaluate.as_hypotheses(dataset, decoded), strict=True):
         lines[index] = hypothesis.text
@@ -238,8 +242,8 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
         raise ValueError(f"--file {arguments.file}: give either a file or sentences")
     if arguments.sentence:
         sentences = [" ".join(sentence.split()) for sentence in arguments.sentence]
-        if not all(sentences):
-            raise ValueError("translate: a sentence is empty; each needs at least one word")
+        if "" in sentences:
+            raise ValueError(f"sentence {sentences.index('') + 1} of {len(sentences)} is empty; give at least one word")
         yield sentences
         return
     from harness.data import text_files

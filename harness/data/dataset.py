@@ -15,10 +15,13 @@ from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
 from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
-from harness.text import brief, count
-from impls.contract import Ids
+from harness.text import brief, count, first_few
+from impls.contract import UNK, Ids
 
 Tokens = tuple[tuple[str, ...], ...]
+
+MOST_UNKNOWN = 10
+"""How many unknown words a warning names."""
 
 _LETTER = "\ua66e"
 """A rare letter that replaces `UNKNOWN_TEXT` while Moses tokenises a text."""
@@ -146,6 +149,15 @@ def encode(prepared: Dataset, sentences: Sequence[str]) -> Encoded:
     ids = vocabulary.encode(tokens, prepared.source_words)
     split = vocabulary.cut(ids, [], data.max_length)
     return Encoded(tokens, split.source, split.cut)
+
+
+def unknown_words(prepared: Dataset, encoded: Encoded) -> str:
+    """Return a line that names the source words that are not in the vocabulary; "" for none, or for subwords."""
+    if prepared.data.has_subwords:
+        return ""
+    pairs = (zip(tokens, ids[1:-1], strict=False) for tokens, ids in zip(encoded.tokens, encoded.ids, strict=True))
+    words = dict.fromkeys(token for sentence in pairs for token, number in sentence if number == UNK)
+    return f"unknown source words: {first_few(list(words), MOST_UNKNOWN)}" if words else ""
 
 
 def detokenise(prepared: Dataset, token_lists: Sequence[Sequence[str]]) -> list[str]:

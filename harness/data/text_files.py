@@ -130,7 +130,8 @@ def columns(content: bytes, name: str) -> tuple[Lines, Lines]:
     for number, line in enumerate(lines(content, name), start=1):
         cells = line.split("\t")
         if len(cells) != 2:
-            raise ValueError(f"{name}, line {number}: {len(cells) - 1} tabs; expected source, one tab, target")
+            found = f"{len(cells) - 1} tabs" if line.strip() else "the line is empty"
+            raise ValueError(f"{name}, line {number}: {found}; expected source, one tab, target")
         source.append(cells[0])
         target.append(cells[1])
     return stripped(source), stripped(target)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from harness.data import text_files
 from harness.data.batches import evaluation_batches
-from harness.data.dataset import Dataset, detokenise, encode, moses_tokens, score_tokens
+from harness.data.dataset import Dataset, detokenise, encode, moses_tokens, score_tokens, unknown_words
 from harness.evaluation.metrics import Scored, Scores, TokenScorer, evaluate, score, text_bleu, unknown_tokens
-from harness.evaluation.search import Decodable, Decoded, translate
+from harness.evaluation.search import Decodable, Decoded, NotANumber, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
-from harness.text import count
+from harness.text import brief, count
 from impls.contract import SOS, Arrays, Compiling, Ids, Numbers, Seq2SeqModel
 
 ATTENDED = 4
@@ -93,10 +94,21 @@ def as_hypotheses(prepared: Dataset, decoded: Decoded) -> list[Hypothesis]:
     return [Hypothesis(number, *pair) for number, pair in enumerate(zip(tokens, texts, strict=True))]
 
 
-def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], decoding: DecodingSpec) -> list[str]:
-    """Return the translation of each sentence; that of an empty one is empty. Raises: as `encode`.
+@contextlib.contextmanager
+def naming(sentences: Sequence[str]) -> Iterator[None]:
+    """Name the sentence for which the model gives NaN. Raises: ValueError."""
+    try:
+        yield
+    except NotANumber as error:
+        raise ValueError(
+            f"sentence {brief(sentences[error.sentence])}: the model gives NaN for it; translate the others without it"
+        ) from None
 
-    A warning says how many sentences were cut to the corpus's greatest length.
+
+def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], decoding: DecodingSpec) -> list[str]:
+    """Return the translation of each sentence; that of an empty one is empty. Raises: as `encode` and `naming`.
+
+    Warnings say how many sentences were cut to the corpus's greatest length, and which words are unknown.
     """
     nonempty = [sentence for sentence in sentences if sentence.strip()]
     if not nonempty:
@@ -105,7 +117,10 @@ def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], de
     if encoded.cut:
         most = prepared.data.max_length
         warnings.warn(f"{count(encoded.cut, 'sentence')} cut to data.max_length={most} tokens", stacklevel=3)
-    texts = iter(as_hypotheses(prepared, translate(model, encoded.ids, decoding)))
+    if unknown := unknown_words(prepared, encoded):
+        warnings.warn(unknown, stacklevel=3)
+    with naming(nonempty):
+        texts = iter(as_hypotheses(prepared, translate(model, encoded.ids, decoding)))
     return [next(texts).text if sentence.strip() else "" for sentence in sentences]
 
 

@@ -38,6 +38,14 @@ _Indices = npt.NDArray[np.intp]
 _Flags = npt.NDArray[np.bool_]
 
 
+class NotANumber(ValueError):
+    """A log-probability of the model is NaN; `sentence` is the position of its source, from 0."""
+
+    def __init__(self, sentence: int) -> None:
+        super().__init__(f"sentence {sentence + 1}: the model gives NaN as a log-probability")
+        self.sentence = sentence
+
+
 class Decodable(Protocol):
     """The one member of `Seq2SeqModel` that search uses."""
 
@@ -93,7 +101,7 @@ def translate(
         on_batch: Called after each batch with the number of sentences translated so far.
 
     Raises:
-        ValueError: A log-probability of the model is NaN.
+        NotANumber: A log-probability of the model is NaN.
     """
     search = greedy if decoding.beam == 1 else beam_search
     order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
@@ -101,7 +109,10 @@ def translate(
     ties = 0
     for start in range(0, len(order), decoding.batch_size):
         batch = order[start : start + decoding.batch_size]
-        decoded = search(model, pad([sources[index] for index in batch]), decoding)
+        try:
+            decoded = search(model, pad([sources[index] for index in batch]), decoding)
+        except NotANumber as error:
+            raise NotANumber(batch[error.sentence]) from None
         translations.update(zip(batch, decoded.translations, strict=True))
         ties += decoded.ties
         if on_batch is not None:
@@ -122,7 +133,8 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
     last: Ids = np.full(len(source), SOS, dtype=np.int32)
     ties = 0
     for length in range(max_tokens + 1):
-        log_probabilities, tokens = _without_suppressed(decoder.step(last, 1 + SPARE_CANDIDATES), never)
+        candidates = decoder.step(last, 1 + SPARE_CANDIDATES)
+        log_probabilities, tokens = _without_suppressed(candidates, never, sentence_index)
         ties += _count_ties(log_probabilities, running.astype(np.intp))
         largest, chosen = log_probabilities[:, 0], tokens[:, 0]
         running &= np.isfinite(largest)
@@ -239,7 +251,8 @@ class ActiveBeams:
     def top_extensions(self, candidates: Candidates, decoding: DecodingSpec) -> Extensions:
         """Rank all extensions of each sentence together and keep as many as there are free slots."""
         beam = decoding.beam
-        log_probabilities, tokens = _without_suppressed(candidates, suppressed(decoding))
+        sentence_index = np.repeat(self.sentence_index, self.log_probabilities.shape[1])
+        log_probabilities, tokens = _without_suppressed(candidates, suppressed(decoding), sentence_index)
         sentences, width = len(self.sentence_index), log_probabilities.shape[1]
         extended = (self.log_probabilities.reshape(-1, 1) + log_probabilities).reshape(sentences, -1)
         order = np.argsort(-extended, axis=1, kind="stable")[:, : beam + 1]
@@ -323,11 +336,14 @@ def _decoded(translations: list[Translation], ties: int) -> Decoded:
     return Decoded(tuple(translations), ties, sum(not translation.finished for translation in translations))
 
 
-def _without_suppressed(candidates: Candidates, never: Sequence[int]) -> tuple[_Reals, Ids]:
-    """Return log-probabilities and tokens, best first, both [B,N]; the tokens in `never` have -inf."""
+def _without_suppressed(candidates: Candidates, never: Sequence[int], sentence_index: _Indices) -> tuple[_Reals, Ids]:
+    """Return log-probabilities and tokens, best first, both [B,N]; the tokens in `never` have -inf.
+
+    `sentence_index` [B] is the sentence of each row. Raises: NotANumber.
+    """
     tokens, log_probabilities = candidates.tokens, candidates.log_probabilities.astype(np.float64)
-    if np.isnan(log_probabilities).any():
-        raise ValueError("a log-probability of the model is NaN: its weights have diverged")
+    if (is_nan := np.isnan(log_probabilities).any(axis=1)).any():
+        raise NotANumber(int(sentence_index[is_nan.argmax()]))
     log_probabilities = np.where(np.isin(tokens, never), -np.inf, np.minimum(log_probabilities, 0))
     order = np.lexsort((tokens, -log_probabilities))
     rows = np.arange(len(order))[:, None]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec, RunSpec
+from harness.experiments.overrides import override
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import did_you_mean
+from harness.text import brief, did_you_mean
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 
 
@@ -39,11 +41,13 @@ def base_spec(
     A variant has the size and training of `suite`, or else of its source. A recipe keeps its size.
 
     Raises:
-        ValueError: The first argument is something else, or there is no such variant or suite.
+        ValueError: The first argument is something else, there is no such variant or suite, or `epochs` is no number.
     """
     if suite is not None and suite not in suites.SUITES:
         names = list(suites.SUITES)
         raise ValueError(f"suite={suite!r}: expected one of {', '.join(names)}{did_you_mean(suite, names)}")
+    if not isinstance(epochs, int):
+        raise ValueError(f"epochs={brief(epochs)}: expected a whole number")
     size = replace(suites.SUITES[suite or "standard"], epochs=epochs)
     if isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
         recipe, training = recipe_or_builder, suites.shortened(size.training, epochs)
@@ -55,6 +59,35 @@ def base_spec(
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
     return suites.spec(size, variant, budget="controlled" if suite else "source", seed=0, data=data)
+
+
+def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> DataSpec:
+    """Return the settings of a corpus: by default the captions, or "files" if there are any.
+
+    Raises:
+        ValueError: A name of `files` is unknown or missing, or `files` are given for another corpus.
+    """
+    corpus = corpus or ("files" if files else "captions")
+    if corpus == "files":
+        names = [field.name for field in fields(FileSpec)]
+        given = files if isinstance(files, Mapping) else {}
+        if not {*names[:3]} <= {*given} <= {*names}:
+            raise ValueError(
+                f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"
+            )
+        return DataSpec(corpus="files", files=FileSpec(**{name: os.path.abspath(given[name]) for name in given}))
+    if files:
+        raise ValueError(f"files with corpus={corpus!r}: they are only for corpus='files'")
+    name: Any = corpus
+    return DataSpec(corpus=name, tokenizer="whitespace") if corpus == "captions" else DataSpec(corpus=name)
+
+
+def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) -> RunSpec:
+    """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
+    if not isinstance(settings, Mapping | None):
+        raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
+    values = {"seed": seed, **(settings or {})}
+    return override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
 
 
 def load_model(

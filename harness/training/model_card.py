@@ -26,7 +26,7 @@ TOKENIZERS = {
 }
 MULTI30K = "Multi30k is for non-commercial research and education; cite Elliott, Frank, Sima'an and Specia (2016)."
 
-_SENTENCES = 'sentences = [["ein", "hund", "läuft", "."]]  # tokens, as described above'
+_SENTENCES = 'sentences = [["ein", "hund", "springt", "über", "einen", "zaun", "."]]  # tokens, as described above'
 _CTRANSLATE2 = """\
 import ctranslate2
 

@@ -98,8 +98,9 @@ def _execute(current: _Run) -> RunRecord:
         return current.interrupted(error)
     except Exception as error:
         if current.guard.received is None:
-            run_store.save_record(current.results, current.record("failed", f"{type(error).__name__}: {error}"))
-            raise RunFailed(current.spec.id) from error
+            reason = f"{type(error).__name__}: {error}"
+            run_store.save_record(current.results, current.record("failed", reason))
+            raise RunFailed(f"{current.spec.id}: {reason}") from error
         return current.interrupted(Interrupted(current.guard.received), f"; {type(error).__name__}: {error}")
 
 

@@ -13,7 +13,9 @@ import pytest
 from places import ROOT
 from small_runs import OPTIONS
 
+from harness.cli import run
 from harness.cli.main import main, parser
+from harness.data import captions
 from harness.experiments.suites import SUITES, VARIANTS
 from impls import registry, weights
 
@@ -61,6 +63,17 @@ def test_links_of_the_docs_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", PAGES[page])
     broken = [link for link in links if not link.startswith(("http", "mailto")) and not (page.parent / link).exists()]
     assert not broken
+
+
+def test_sentences_of_examples_have_only_words_of_the_captions() -> None:
+    paths = [*PAGES, *(ROOT / "examples").glob("*.ipynb"), ROOT / "harness/api.py", ROOT / "harness/cli/translate.py"]
+    texts = (path.read_text(encoding="utf-8") for path in paths)
+    found = {sentence for text in texts for sentence in re.findall(r"""["'](Eine? [^"'\\]+)""", text, re.IGNORECASE)}
+    assert len(found) >= 2
+    for side, sentences in enumerate(({*found, run.SENTENCES["de"]}, {run.SENTENCES["en"]})):
+        known = {word for pair in captions.pairs()["train"] for word in pair[side].lower().split()}
+        unknown = {word for sentence in sentences for word in sentence.lower().split()} - known
+        assert not unknown
 
 
 def test_readme_is_short() -> None:

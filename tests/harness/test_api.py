@@ -14,9 +14,9 @@ from small_runs import TINY
 
 import harness
 from harness import api
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import DataSpec, FileSpec
 from harness.storage import run_store
-from harness.training import load
+from harness.training import load, train
 from impls.contract import Training, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS
 
@@ -110,6 +110,43 @@ def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) 
         ablation.filter(max_length=100)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"variant": "papr"}, "variant='papr': expected one of .*; did you mean 'paper'"),
+        ({"status": ["failed", "completd"]}, "status='completd': expected one of completed, .*mean 'completed'"),
+        ({"budget": "sorce"}, "budget='sorce': expected one of controlled, .*mean 'source'"),
+        ({"framework": "pytorch"}, "framework='pytorch': expected one of keras, torch"),
+        ({"recipe__norm": "rsm"}, "recipe__norm='rsm': expected one of .*mean 'rms'"),
+        ({"seed": "0"}, "seed='0': expected a value such as 0, not text"),
+        ({"foo": 1}, "foo: no run has this setting"),
+        ({"condition": "paper"}, "filter: 'paper' is not a function of a record"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_filter_by_a_value_that_does_not_exist_names_the_accepted_ones(
+    values: dict[str, Any], message: str, ablation: api.Runs, tmp_path: Path
+) -> None:
+    for runs in (ablation, api.Runs((), tmp_path)):
+        with pytest.raises(ValueError, match=message):
+            runs.filter(**values)
+
+
+def test_filter_by_a_value_that_no_run_has_is_empty(ablation: api.Runs, tmp_path: Path) -> None:
+    for value in ({"seed": 99}, {"variant": "paper"}, {"framework": "keras"}, {"norm": "rms"}, {"device": "cuda"}):
+        assert len(ablation.filter(**value)) == len(api.Runs((), tmp_path).filter(**value)) == 0
+
+
+def test_load_of_a_folder_of_experiments_names_them(tmp_path: Path) -> None:
+    (tmp_path / "lesson" / "x").mkdir(parents=True)
+    (tmp_path / "lesson" / "x" / "record.json").write_text("{}")
+    with pytest.warns(UserWarning, match="has no runs, but folders in it have: load .*lesson$"):
+        assert len(harness.load(tmp_path)) == 0
+    other: Any = None
+    with pytest.raises(ValueError, match="expected a folder of results, such as 'results/local', not None"):
+        harness.load(other)
+
+
 def test_leaderboard_has_intervals_and_html() -> None:
     runs = harness.load(PUBLISHED).filter(budget="source", variant="learned_positions")
     board = runs.leaderboard()
@@ -153,7 +190,7 @@ def test_compare_prints_small_p_values_as_a_bound() -> None:
 
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     one, other = (f"learned_positions@positions={name},embedding_init=width" for name in ("learned", "sinusoidal"))
-    compared = ablation.compare(one, other, allow=["recipe"])
+    compared = ablation.compare(one, other)
     table = compared.to_pandas().set_index("metric")
     row: Any = table.loc["sacreBLEU"]
     assert row["low"] < row["difference"] < row["high"]
@@ -162,6 +199,16 @@ def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     assert "<table" in compared._repr_html_()
     assert "sacreBLEU" in repr(compared)
     assert len(repr(compared)) < 20_000
+
+
+def test_compare_of_runs_allows_a_difference_by_its_name() -> None:
+    runs = harness.load(PUBLISHED).filter(variant="learned_positions", framework="torch", seed=0)
+    controlled, source = (runs.filter(budget=budget)[0] for budget in ("controlled", "source"))
+    with pytest.raises(ValueError, match=r"To compare them anyway: allow=\['budget'\]$"):
+        runs.compare(controlled, source)
+    assert len(runs.compare(controlled, source.id, allow="budget").to_pandas())
+    with pytest.warns(UserWarning, match=r"^allow=\['budgt'\]: the sides do not differ in it; did you mean 'budget'"):
+        runs.compare(controlled, source, allow=["budget", "budgt"])
 
 
 def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,10 +228,55 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_store.load_record(results, run.id) == record
     assert "bleu_sacre" in run._repr_html_()
     assert repr(run) == f"<TrainedRun {run.id}: completed>"
-    translations = harness.translate(run, ["Ein Hund läuft .", " ", "Ein Mann"])
+    translations = harness.translate(run, ["Ein Hund", " ", "Ein Mann"])
     assert len(translations) == 3
     assert translations[1] == ""
     assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
+
+
+def test_run_that_fails_or_diverges_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    settings = {**SETTINGS, "training.peak_rate": 1e30}
+    with pytest.warns(UserWarning, match=r"^recipe-captions-.*: diverged: epoch 1"):
+        assert harness.run(TINY, epochs=1, results=tmp_path, settings=settings).record.status == "diverged"
+    monkeypatch.setattr(train, "measure", fail)
+    with pytest.raises(harness.RunFailed, match=r"-captions-.*: RuntimeError: a reason$"):
+        harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("a reason")
+
+
+def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    pair = "Ein Hund springt über einen Zaun.\tA dog is jumping over a fence.\n"
+    Path("pairs.tsv").write_text(pair * 40, encoding="utf-8")
+    names = ("train_source", "validation_source", "test_source")
+    settings = {**SETTINGS, "data.tokenizer": "whitespace", "data.training_pairs": None}
+    run = harness.run(TINY, files=dict.fromkeys(names, "pairs.tsv"), epochs=1, settings=settings)
+    assert run.record.spec.data.files == FileSpec(**dict.fromkeys(names, str(tmp_path / "pairs.tsv")))
+    with pytest.raises(ValueError, match="there is none in elsewhere"):
+        harness.translate(run.id, ["Ein Hund"], results="elsewhere")
+    assert harness.translate(run.id, ["Ein Hund"], results="results/local") == harness.translate(run, ["Ein Hund"])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": "3"}, "epochs='3': expected a whole number"),
+        ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
+        ({"corpus": "files"}, "expected paths by the names train_source, "),
+        ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
+        ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
+        ({"corpus": "caption"}, "corpus='caption'"),
+    ],
+    ids=str,
+)
+def test_run_with_other_arguments_names_what_is_accepted(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        harness.run(TINY, results=tmp_path, **values)
 
 
 def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source() -> None:
@@ -204,7 +296,7 @@ def test_printed_runs_are_the_leaderboard() -> None:
     assert printed.startswith(f"{len(harness.load(PUBLISHED))} runs in ")
     assert "paper" in printed
     assert len(printed) < 10_000
-    assert repr(harness.load(PUBLISHED).filter(variant="none")) == f"0 runs in {PUBLISHED}"
+    assert repr(harness.load(PUBLISHED).filter(status="failed")) == f"0 runs in {PUBLISHED}"
 
 
 def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +313,14 @@ def test_translate_of_something_else_asks_for_a_list_of_sentences(sentences: Any
         harness.translate("any run", sentences)
 
 
+@pytest.mark.parametrize("run", [None, 3, [], [None]])
+def test_translate_without_a_run_asks_for_one(run: Any) -> None:
+    with pytest.raises(ValueError, match="there is no run; give a run, its id or a list of them, not "):
+        harness.translate(run, ["Ein Hund"])
+
+
 def test_public_names_are_found_by_completion() -> None:
-    assert {*harness.__all__} <= {*dir(harness)}
+    assert {*dir(harness)} == {*harness.__all__, "__version__"}
     assert all(getattr(harness, name) is not None for name in harness.__all__)
 
 

@@ -38,7 +38,7 @@ def test_run_without_multi30k_uses_the_captions_and_says_so(capsys: pytest.Captu
     (record,) = run_store.records(Path("my results"))
     for command in ("list", "check", "compare A B", f"translate --run {record.id}"):
         assert f"  python -m harness {command} --results 'my results' " in output
-    assert "--import-builder 'Ein Hund läuft .'\n" in output
+    assert "--import-builder 'Ein Hund springt über einen Zaun.'\n" in output
     assert record.spec.data.corpus == "captions"
     assert record.note.startswith("Multi30k was not available: MULTI30K_DIR")
     assert record.command == shlex.join(["python", "-m", "harness", *line])

@@ -34,7 +34,7 @@ def test_differences_are_refused_until_each_is_allowed(
     printed = capsys.readouterr()
     assert "Allowed difference: seeds: 0, 1, 2 in A; 0, 1 in B." in printed.out
     assert "Allowed difference: stream of batches" in printed.out
-    warning = "--allow stream of batch: the sides do not differ in it; did you mean 'stream of batches'?"
+    warning = "--allow 'stream of batch': the sides do not differ in it; did you mean 'stream of batches'?"
     assert warning in printed.err
 
 

@@ -125,6 +125,7 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["a", "--unknown", "sometimes"], "--unknown: 'sometimes' is not one of never, allowed"),
         (["--every-hundredth", "--unknown", "never"], "takes no sentence"),
         (["--every-hundredth", "--test"], "takes no sentence"),
+        (["a", " ", "b"], "sentence 2 of 3 is empty; give at least one word"),
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
@@ -162,10 +163,40 @@ def test_python_translate_warns_of_cut_sentences_and_knows_a_run_that_was_traine
     monkeypatch.chdir(results.parent)
     run = harness.TrainedRun(record, Path(results.name))
     with pytest.warns(UserWarning, match=r"^1 sentence cut to data\.max_length=\d+ tokens$"):
-        harness.translate(run, ["Ein Hund läuft .", "Hund " * 200])
+        harness.translate(run, ["Ein Hund", "Hund " * 200])
     changed = replace(record, fingerprints={**record.fingerprints, "trained_weights": "0" * 64})
     with pytest.raises(ValueError, match="it was trained again since its record was read"):
         harness.translate(harness.TrainedRun(changed, results), ["Hund"])
+
+
+def test_translate_names_unknown_words_and_sentences_with_nan(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    command = ["translate", "--results", str(results), "--run", record.id]
+    assert main([*command, "Ein Hund läuft", "Die Wiese läuft"]) == 0
+    assert capsys.readouterr().err == "bakeoff: unknown source words: läuft, wiese\n"
+    with pytest.warns(UserWarning, match="^unknown source words: läuft, wiese$"):
+        harness.translate(harness.TrainedRun(record, results), ["Ein Hund läuft", "Die Wiese läuft"])
+
+    def fail(*_: Any, **__: Any) -> search.Decoded:
+        raise search.NotANumber(1)
+
+    monkeypatch.setattr(search, "translate", fail)
+    monkeypatch.setattr(evaluate, "translate", fail)
+    with pytest.raises(ValueError, match="^sentence 'Eine Frau': the model gives NaN for it; translate the others"):
+        harness.translate(harness.TrainedRun(record, results), ["Ein Hund", "", "Eine Frau"])
+    Path("text").write_text("Ein Hund\n\nEine Frau\n", encoding="utf-8")
+    assert main([*command, "--file", "text"]) == 2
+    assert "sentence 'Eine Frau': the model gives NaN" in capsys.readouterr().err
+
+
+def test_words_of_subwords_are_not_unknown(trained: Trained) -> None:
+    prepared = dataset.of_run(trained[1])
+    encoded = dataset.encode(prepared, ["Ein Hund läuft"])
+    assert dataset.unknown_words(prepared, encoded) == "unknown source words: läuft"
+    subwords = replace(prepared, data=replace(prepared.data, tokenizer="moses-bpe"))
+    assert dataset.unknown_words(subwords, encoded) == ""
 
 
 def test_translate_with_several_runs_is_an_ensemble(
@@ -176,13 +207,13 @@ def test_translate_with_several_runs_is_an_ensemble(
     prepared = dataset.of_run(first)
     decoding = DecodingSpec(max_tokens=5, beam=3)
     model = Ensemble(models, len(prepared.target_words))
-    expected = evaluate.translated(model, prepared, ["Ein Hund läuft ."], decoding)
+    expected = evaluate.translated(model, prepared, ["Ein Mann"], decoding)
     for runs in ((first.id, second.id), (second.id, first.id)):
         options = [word for run in runs for word in ("--run", run)]
-        assert main(["translate", "--results", str(results), *options, "--beam", "3", "Ein Hund läuft ."]) == 0
+        assert main(["translate", "--results", str(results), *options, "--beam", "3", "Ein Mann"]) == 0
         assert capsys.readouterr().out == f"{expected[0]}\n"
     both = [api.TrainedRun(run, results) for run in (second, first)]
-    assert harness.translate(both, ["Ein Hund läuft .", ""], beam=3) == [*expected, ""]
+    assert harness.translate(both, ["Ein Mann", ""], beam=3) == [*expected, ""]
 
 
 def test_translate_test_set_of_one_run_prints_the_scores_of_its_record(

@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
     "empty split": (b"", b"a\n", f"{SOURCE}: empty; expected one sentence per line"),
     "nothing but a mark": (BOM, b"a\n", f"{SOURCE}: empty"),
     "nothing but ends of lines": (b"\r\n\r\n", b"a\n\n", f"{SOURCE}: empty"),
+    "empty line": (b"ein\ta\n\n", None, f"{SOURCE}, line 2: the line is empty; expected source, one tab, target"),
     "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; expected source, one tab, target"),
     "three columns": (b"ein\ta\nzwei\tb\tc\n", None, f"{SOURCE}, line 2: 2 tabs"),
     "an empty column": (b"ein\ta\n\tb\n", None, f"{SOURCE}, line 2: the source is empty"),

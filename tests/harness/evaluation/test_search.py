@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from table_model import TableModel, Words, from_prefixes, from_seed
 
-from harness.evaluation.search import Decoded, length_penalties, suppressed, translate
+from harness.evaluation.search import Decoded, NotANumber, length_penalties, suppressed, translate
 from harness.experiments.specs import DecodingSpec, LengthFormula
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
 
@@ -298,15 +298,19 @@ def test_search_log_probability_above_0_counts_as_0(beam: int) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_search_with_nan_is_refused(beam: int) -> None:
-    class Diverged:
-        def begin_decoding(self, source: Ids) -> Diverged:
+def test_search_with_nan_names_the_sentence(beam: int) -> None:
+    class GivesNaN:
+        def begin_decoding(self, source: Ids) -> GivesNaN:
+            self.is_nan = (source == A).any(axis=1)
             return self
 
         def step(self, last: Ids, best: int) -> Candidates:
-            return Candidates(np.full((len(last), 2), np.nan, np.float32), np.full((len(last), 2), A, np.int32))
+            values = np.where(self.is_nan & (last != SOS), np.float32(np.nan), np.float32(-1))
+            return Candidates(np.stack([values, values - 9], 1), np.full((len(last), 2), [B, EOS], np.int32))
 
-        def reorder(self, rows: np.ndarray) -> None: ...
+        def reorder(self, rows: np.ndarray) -> None:
+            self.is_nan = self.is_nan[rows]
 
-    with pytest.raises(ValueError, match="is NaN: its weights have diverged"):
-        translate(Diverged(), [source(A)], DecodingSpec(beam=beam))
+    with pytest.raises(NotANumber, match="sentence 3: the model gives NaN") as raised:
+        translate(GivesNaN(), [source(B, B), source(B), source(A), source(B)], DecodingSpec(beam=beam))
+    assert raised.value.sentence == 2
