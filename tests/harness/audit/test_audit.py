@@ -163,8 +163,17 @@ def test_check_different_environments_give_remarks(results: Path) -> None:
     edit("environment.versions.torch", "2.12.0", run=PAPER)(results)
     edit("environment.resumed_after_epochs", [1], run=PAPER)(results)
     respecify("threads", 2, run=SECOND)(results)
+    edit("sizes.test_pairs_in_train", 100)(results)
     text = "\n".join(check(results).remarks)
-    for words in ("commit: ", "processor: ", "torch: ", "uncommitted changes: ", "resumed: ", "captions"):
+    for words in (
+        "commit: ",
+        "processor: ",
+        "torch: ",
+        "uncommitted changes: ",
+        "resumed: ",
+        "captions",
+        "test pairs are in the training",
+    ):
         assert words in text
 
 

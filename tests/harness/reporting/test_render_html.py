@@ -266,7 +266,7 @@ def test_headline_claims_no_more_than_its_seeds_allow() -> None:
 
 def test_headline_of_equal_scores_names_no_lead() -> None:
     equal = [replace(record(name, seed), scores={"bleu_sacre": 30.0 + seed}) for name in TWO for seed in range(2)]
-    assert ", level with sinusoidal_handmade; an interval over seeds needs" in finding(equal)
+    assert ", level with bahdanau_gru; an interval over seeds needs" in finding(equal)
 
 
 def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
