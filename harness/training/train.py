@@ -98,7 +98,10 @@ def _execute(current: _Run) -> RunRecord:
         return current.interrupted(error)
     except Exception as error:
         if current.guard.received is None:
-            run_store.save_record(current.results, current.record("failed", f"{type(error).__name__}: {error}"))
+            reason = f"{type(error).__name__}: {error}"
+            run_store.save_record(current.results, current.record("failed", reason))
+            if isinstance(error, self_check.SelfCheckFailed):  # the fault is in the model, not where it was noticed
+                raise RunFailed(reason) from None
             raise RunFailed(current.spec.id) from error
         return current.interrupted(Interrupted(current.guard.received), f"; {type(error).__name__}: {error}")
 
@@ -208,6 +211,7 @@ class _Run:
             precision=self.spec.precision,
             matmul_precision=self.spec.matmul_precision,
             device=self.spec.device,
+            variant=f"{self.spec.variant} --framework keras" if self.spec.framework == "keras" else self.spec.variant,
         )
 
     def resume(self) -> None:

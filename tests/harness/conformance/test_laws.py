@@ -30,7 +30,7 @@ from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
 import impls
-from harness.conformance import evaluation_laws, law_runner, models_under_test, training_laws
+from harness.conformance import causality_law, law_runner, models_under_test, training_laws
 from harness.conformance.assertions import LawViolated
 from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
@@ -158,7 +158,7 @@ def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatc
 def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)
     lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)
-    positions = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
+    positions = [causality_law.cuts(lengths, turn) for turn in range(causality_law.ROUNDS)]
     assert all((row < lengths).all() for row in positions)
     assert set(np.concatenate(positions)) == set(range(longest))
 
@@ -222,7 +222,7 @@ def test_law_3_names_the_position_that_has_no_influence() -> None:
 
     model: Any = BlindAtPositionThree()
     with pytest.raises(LawViolated, match=r"do not depend on the source token at position 3$"):
-        evaluation_laws._real_causality(subject(BASE), model)
+        causality_law._real_causality(subject(BASE), model)
 
 
 def test_law_result_str_is_one_line() -> None:
