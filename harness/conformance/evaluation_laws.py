@@ -1,4 +1,4 @@
-"""Laws 1 to 7: what a model computes in evaluation mode, on a small batch and on one of realistic size."""
+"""Laws 1 to 7 except 3: what a model computes in evaluation mode, on a small batch and on one of realistic size."""
 
 from __future__ import annotations
 

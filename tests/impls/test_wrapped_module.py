@@ -181,6 +181,14 @@ def test_laws_explain_what_a_module_has_to_return(builder: str, law: int, reason
     assert reason in result.detail
 
 
+def test_laws_end_with_the_law_to_start_with(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["laws", "--fast", "--law", "1", "--law", "3", "--variant", "test_wrapped_module:ignores_the_source"]
+    assert main(command) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "1 law broken"
+    assert lines[-1].startswith("Start with law 3: A prediction sees later target words, or does not see a source word")
+
+
 def test_module_without_attention_trains_without_attention_maps(
     tmp_path: Path, processes: None, one_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
