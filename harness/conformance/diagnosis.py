@@ -29,8 +29,8 @@ CAUSES = {
     12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",
     13: "Training depends on something that is not stored: gradients that are not zeroed, an unregistered layer, or "
     "state between calls.",
-    14: "An update differs from one Adam step along the gradient. Is a parameter without gradient (detached or frozen), "
-    "are gradients not zeroed, or is the loss averaged over padding?",
+    14: "An update differs from one Adam step along the gradient. Is a parameter without gradient (detached or "
+    "frozen), are gradients not zeroed, or is the loss averaged over padding?",
 }
 """What usually breaks each law, in the order in which to mend laws: the first ones break the others too."""
 
