@@ -44,7 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the result and the seconds of each law for each variant. Returns 0, or 1 if a law is broken."""
+    """Print the result and the seconds of each law for each variant, and what to mend first.
+
+    Returns 0, or 1 if a law is broken.
+    """
     framework = arguments.framework or "torch"
     options.check_backend(framework, arguments.backend)
     names = arguments.variant or [name for name in registry.names() if suites.has(name, framework)]
@@ -55,6 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # before the import of an external variant, which may import Keras
     variants = [load.find_variant(name) for name in names]
+    from harness.conformance.diagnosis import diagnosis
     from harness.conformance.law_runner import check
     from harness.conformance.models_under_test import named
 
@@ -63,12 +67,18 @@ def command(arguments: argparse.Namespace) -> int:
     for subject in subjects.values():
         subject.model()  # fails here once instead of in each law
 
-    broken = 0
+    broken, advice = 0, []
     for variant, subject in subjects.items():
         say(f"{variant}:")
+        results = []
         for result in check(subject, arguments.law):
             say(f"  {result}")
-            broken += not result.passed
-    all_hold = "every law holds" if arguments.law is None else "the chosen laws hold"
-    say(f"{count(broken, 'law')} broken" if broken else all_hold)
+            results.append(result)
+        if first := diagnosis(results):
+            advice.append(f"{variant}: {first}" if len(subjects) > 1 else first)
+        broken += sum(not result.passed for result in results)
+    holding = "every law holds" if arguments.law is None else "the chosen laws hold"
+    if arguments.fast:
+        holding += " in the fast checks; run without --fast for the full ones"
+    say("\n".join([f"{count(broken, 'law')} broken", *advice]) if broken else holding)
     return int(broken > 0)

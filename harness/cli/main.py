@@ -229,7 +229,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         parsed = folder_options.use_experiment(parser().parse_args(words, namespace))
         code: int = parsed.command(parsed)
     except RunFailed as error:
-        sys.stderr.write(text.printable("".join(traceback.format_exception(error.__cause__ or error))))
+        cause = error.__cause__
+        lines = traceback.format_exception(cause) if cause else [f"{error}\n"]
+        sys.stderr.write(text.printable("".join(lines)))
         return 1
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):

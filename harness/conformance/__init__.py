@@ -5,6 +5,7 @@ Output: for each law passed or failed, with the first difference found and the t
 
 - `models_under_test.ModelUnderTest` builds a model at small and realistic sizes and draws batches for it.
 - `law_runner.LAWS` lists the laws in order: evaluation (1-7), training (8-13), the update (14).
+- `diagnosis` says which broken law to start with.
 - `assertions` compares arrays and says where they differ.
 
 Called by the command `laws`, the tests, and `harness.training.self_check` at the start of every run.

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from impls.contract import EOS, PAD, SOS, Arrays, Candidates, Decoding, Ids, Seq2SeqModel
 
 TOLERANCE = 1e-5
+"""The difference that float32 rounding may cause between numbers up to `LARGEST`; in proportion between larger ones."""
+
+LARGEST = 5.0
 
 
 class LawViolated(Exception):
@@ -22,11 +25,18 @@ def require(condition: bool, message: str) -> None:
         raise LawViolated(message)
 
 
-def assert_close(name: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
-    """Require that two arrays have one shape and differ by at most `tolerance`; NaN differs from everything."""
+def assert_close(
+    name: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float | None = None
+) -> None:
+    """Require that two arrays have one shape and differ by at most `tolerance`; NaN differs from everything.
+
+    Without a tolerance it is `TOLERANCE`, and more for arrays with numbers above `LARGEST`.
+    """
     require(actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}")
+    if tolerance is None:
+        tolerance = TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)) / LARGEST)
     difference = float(np.abs(actual - expected).max(initial=0.0))
-    require(difference <= tolerance, f"{name}: off by {difference:.2g} (tolerance {tolerance:g})")
+    require(difference <= tolerance, f"{name}: off by {difference:.2g} (tolerance {tolerance:.2g})")
 
 
 def assert_near(name: str, actual: float, expected: float, tolerance: float) -> None:

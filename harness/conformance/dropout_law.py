@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import assert_near, require
-from harness.conformance.evaluation_laws import embedding_scale, position_vectors
+from harness.conformance.causality_law import embedding_scale, position_vectors
 from harness.conformance.models_under_test import ModelUnderTest, mapped
 from impls.contract import (
     EOS,

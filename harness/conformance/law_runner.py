@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from harness.conformance import evaluation_laws, training_laws, update_law
+from harness.conformance import causality_law, evaluation_laws, training_laws, update_law
 from harness.conformance.assertions import LawViolated
 from harness.conformance.models_under_test import ModelUnderTest
 
@@ -35,7 +35,7 @@ class LawResult:
 LAWS: dict[str, Callable[[ModelUnderTest], str]] = {
     "shapes": evaluation_laws.shapes,
     "determinism": evaluation_laws.determinism,
-    "causality": evaluation_laws.causality,
+    "causality": causality_law.causality,
     "padding": evaluation_laws.padding,
     "independence": evaluation_laws.independence,
     "caching": evaluation_laws.caching,

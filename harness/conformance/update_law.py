@@ -135,6 +135,8 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> None:
             tolerance = DIFFERENCE * max(abs(expected), abs(slope)) + FLOOR
             if abs(slope - expected) <= tolerance:
                 break
+        else:
+            require(names[0] in moving, f"{part} gets no gradient, although the loss of {probe.name} depends on it")
         assert_near(f"gradient of {part} along a direction, {probe.name},", slope, expected, tolerance)
 
 

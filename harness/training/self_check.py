@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import LawViolated, assert_close
-from harness.conformance.evaluation_laws import changed, cuts, rows_of, trimmed
+from harness.conformance.causality_law import changed, cuts
+from harness.conformance.evaluation_laws import rows_of, trimmed
 from harness.data.batches import pad
 from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
@@ -40,7 +41,13 @@ class SelfCheckFailed(LawViolated):
 
 
 def check_model(
-    model: Seq2SeqModel, batches: Sequence[Batch], *, precision: str, matmul_precision: str = "highest", device: str
+    model: Seq2SeqModel,
+    batches: Sequence[Batch],
+    *,
+    precision: str,
+    matmul_precision: str = "highest",
+    device: str,
+    variant: str = "MODULE:NAME",
 ) -> None:
     """Check that losses, logits and cached decoding agree, and that padding and later tokens have no influence.
 
@@ -48,14 +55,16 @@ def check_model(
     finite are not compared; training detects them.
 
     Raises:
-        SelfCheckFailed: A law is broken. The message names it.
+        SelfCheckFailed: A law is broken. The message names it, and the command that tests all laws of `variant`.
     """
     share = max(SHARES[precision], MATMUL_SHARES[matmul_precision], GPU_SHARE if device != "cpu" else 0.0)
     try:
         for turn, batch in enumerate(dealt(batches)):
             _check_batch(model, batch, turn, share)
     except LawViolated as broken:
-        raise SelfCheckFailed(f"self-check before training: {broken}") from broken
+        command = f"python -m harness laws --fast --variant {variant}"
+        # "from None": the sentence says all; a second traceback would repeat it.
+        raise SelfCheckFailed(f"self-check before training: {broken}; to test all laws: {command}") from None
 
 
 def dealt(batches: Sequence[Batch]) -> list[Batch]:
@@ -66,8 +75,9 @@ def dealt(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> None:
+    """Check the laws whose violation may break the others first."""
     nats, (stepped, tokens) = model.token_nats(batch), _decoded(model, batch)
-    for rows in _slices(batch):
+    for number, rows in enumerate(_slices(batch)):
         part = trimmed(rows_of(batch, rows))
         length = part.target_in.shape[1]
         real = part.target_in != PAD
@@ -75,6 +85,16 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
         if not (np.isfinite(logits[real]).all() and np.isfinite(nats[rows]).all()):
             return
         tolerance = share * float(np.abs(logits[real] - logits[real].mean(-1, keepdims=True)).max()) + ROUNDING
+        if number == 0:
+            repeated = model.logits(part.source, part.target_in)
+            assert_close("law 2 (determinism), logits evaluated twice", repeated[real], logits[real], tolerance)
+        cut = cuts(real.sum(1), turn)[:, None]
+        columns = np.arange(length)[None]
+        perturbed = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
+        before = real & (columns <= cut)
+        assert_close(
+            "law 3 (causality), logits before a change of later tokens", perturbed[before], logits[before], tolerance
+        )
         sums = _logsumexp(logits)
         expected = np.where(real, sums - _at(logits, part.target_out[..., None])[..., 0], 0)
         part_nats = model.token_nats(part)
@@ -83,13 +103,6 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
         by_step = _at(logits, tokens[rows, :length]) - sums[..., None]
         assert_close(
             "law 6 (caching), cached steps against logits", stepped[rows, :length][real], by_step[real], tolerance
-        )
-        cut = cuts(real.sum(1), turn)[:, None]
-        columns = np.arange(length)[None]
-        perturbed = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
-        before = real & (columns <= cut)
-        assert_close(
-            "law 3 (causality), logits before a change of later tokens", perturbed[before], logits[before], tolerance
         )
 
 

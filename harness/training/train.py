@@ -100,7 +100,9 @@ def _execute(current: _Run) -> RunRecord:
         if current.guard.received is None:
             reason = f"{type(error).__name__}: {error}"
             run_store.save_record(current.results, current.record("failed", reason))
-            raise RunFailed(f"{current.spec.id}: {reason}") from error
+            # The fault that a self-check finds is in the model, not where it was noticed.
+            cause = None if isinstance(error, self_check.SelfCheckFailed) else error
+            raise RunFailed(f"{current.spec.id}: {reason}") from cause
         return current.interrupted(Interrupted(current.guard.received), f"; {type(error).__name__}: {error}")
 
 
@@ -209,6 +211,7 @@ class _Run:
             precision=self.spec.precision,
             matmul_precision=self.spec.matmul_precision,
             device=self.spec.device,
+            variant=f"{self.spec.variant} --framework keras" if self.spec.framework == "keras" else self.spec.variant,
         )
 
     def resume(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -157,8 +157,10 @@ def build(
     if missing:
         raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")
     _check_statistics(module)
+    _check_parameters(module)
     source = DropoutSource(device_of(device))
     model = WrappedModel(module, training=training, dropout_source=source, seed=seed, precision=precision)
+    _check_memory(model)
     _check_shapes(model, source_vocabulary_size, target_vocabulary_size)
     return model
 
@@ -173,12 +175,56 @@ def _check_statistics(module: nn.Module) -> None:
             )
 
 
+def _check_parameters(module: nn.Module) -> None:
+    """Raise ValueError for parameters in another precision, and for layers that torch does not know of."""
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"{type(module).__name__}.{name} is {parameter.dtype}: parameters must be torch.float32")
+    known = set(module.modules())
+    for path, owner in module.named_modules():
+        for attribute, value in vars(owner).items():
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            layers = [item for item in items if isinstance(item, nn.Module) and item not in known]
+            if any(layer.state_dict() for layer in layers):
+                name = ".".join(filter(None, [type(module).__name__, path, attribute]))
+                raise ValueError(
+                    f"{name} is a {type(value).__name__} of layers, which are not trained: use nn.ModuleList or "
+                    "nn.ModuleDict"
+                )
+
+
+def _check_memory(model: WrappedModel) -> None:
+    """Raise ValueError unless the first dimension of what the module's `encode` returns is the sentence."""
+    sentences = np.array([[SOS, EOS, EOS], [SOS, SOS, EOS]], np.int32)
+    with model.evaluation():
+        memory = model.module.prefill(model.to_device(sentences)).memory
+    for tensor in _tensors(memory):
+        if tuple(tensor.shape[:1]) != (len(sentences),):
+            raise ValueError(
+                f"{type(model.module.user).__name__}.encode returned a tensor of shape {tuple(tensor.shape)} for "
+                f"{len(sentences)} sentences: the first dimension of each tensor must be the sentence"
+            )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor in nested tuples, lists and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | tuple | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
 def _check_shapes(model: WrappedModel, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
-    """Raise ValueError unless logits and attention of a tiny batch have the right shapes."""
+    """Raise ValueError unless logits and attention of a tiny batch have the right shapes and precision."""
     source = np.array([[SOS, source_vocabulary_size - 1, EOS]], np.int32)
     target_in = np.array([[SOS, target_vocabulary_size - 1]], np.int32)
     name = type(model.module.user).__name__
-    shape, expected = model.logits(source, target_in).shape, (1, 2, target_vocabulary_size)
+    with model.evaluation():
+        logits = model.module(model.to_device(source), model.to_device(target_in))
+    shape, expected = tuple(logits.shape), (1, 2, target_vocabulary_size)
+    if logits.dtype == torch.float16:
+        raise ValueError(f"{name}.decode returned logits in {logits.dtype}, which is too inexact: return torch.float32")
     if shape != expected:
         raise ValueError(f"{name}.decode returned logits of shape {shape} for one sentence: expected {expected}")
     attention = model.cross_attention(source, target_in)

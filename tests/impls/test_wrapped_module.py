@@ -65,6 +65,56 @@ WrongAttention = with_results("WrongAttention", lambda logits, attention: (logit
 ThreeValues = with_results("ThreeValues", lambda logits, attention: (logits, attention, None))
 
 
+class Detached(LstmAttention):
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        encoded, visible = super().encode(source)
+        return encoded.detach(), visible
+
+
+class WithoutAttention(nn.Module):
+    """An RNN that hands on only its last state, of which 39 later words leave little of the first one."""
+
+    def __init__(self, source_vocabulary_size: int, target_vocabulary_size: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.source_embedding = nn.Embedding(source_vocabulary_size, width)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, width)
+        self.encoder = nn.GRU(width, width, batch_first=True)
+        self.decoder = nn.GRU(width, width, batch_first=True)
+        self.output = nn.Linear(width, target_vocabulary_size)
+
+    def encode(self, source: torch.Tensor) -> torch.Tensor:
+        lengths = (source != PAD).sum(1).clamp(min=1)
+        embedded = self.source_embedding(source)
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        return self.encoder(packed)[1][0]
+
+    def decode(self, memory: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        return self.output(self.decoder(self.target_embedding(target_in), memory[None])[0])
+
+
+class IgnoresTheSource(WithoutAttention):
+    def encode(self, source: torch.Tensor) -> torch.Tensor:
+        return super().encode(source) * 0
+
+
+class Tied(nn.Module):
+    """A wide model with tied embeddings, whose logits are large."""
+
+    def __init__(self, source_vocabulary_size: int, target_vocabulary_size: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.source_embedding = nn.Embedding(source_vocabulary_size, width)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, width)
+        self.norm, self.hidden = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def encode(self, source: torch.Tensor) -> torch.Tensor:
+        return (self.source_embedding(source) * (source != PAD)[..., None]).sum(1)
+
+    def decode(self, memory: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        summed = self.target_embedding(target_in).cumsum(1) + memory[:, None]
+        mixed = self.norm(summed + self.hidden(self.norm(summed)).relu())
+        return nn.functional.linear(mixed, self.target_embedding.weight)
+
+
 def builder(kind: Callable[..., nn.Module], width: int = 32) -> Callable[..., Seq2SeqModel]:
     def build(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
         return impls.wrap(lambda: kind(*sizes, width, dropout), *sizes, **settings)
@@ -76,6 +126,10 @@ without_step = builder(lambda *settings: WithoutStep(settings[-1]))
 without_attention = builder(LogitsOnly, 128)
 zero_attention = builder(ZeroAttention)
 no_empty_sentences = builder(NoEmptySentences)
+detached = builder(Detached)
+recurrent = builder(WithoutAttention, 64)
+ignores_the_source = builder(IgnoresTheSource, 64)
+tied = builder(Tied, 512)
 
 MODULE = small_lstm()
 BATCH = batch_of([[5, 6], [7]], [[8, 9], [4]])
@@ -102,9 +156,21 @@ def test_module_without_step_obeys_the_laws_of_decoding() -> None:
     assert not [str(result) for result in results if not result.passed]
 
 
+def test_law_3_accepts_an_rnn_that_hands_on_little_of_the_first_word() -> None:
+    (result,) = check(named("test_wrapped_module:recurrent"), {3})
+    assert result.passed, result.detail
+
+
+def test_laws_accept_the_rounding_of_large_logits() -> None:
+    results = list(check(named("test_wrapped_module:tied", fast=True), {5, 6, 7}))
+    assert not [str(result) for result in results if not result.passed]
+
+
 @pytest.mark.parametrize(
     ("builder", "law", "reason"),
     [
+        ("ignores_the_source", 3, "do not depend on the source token at position 0"),
+        ("detached", 14, "source_embedding.weight gets no gradient, although the loss"),
         ("zero_attention", 1, "a model without attention returns no layers"),
         ("no_empty_sentences", 4, "fails on sentences of padding alone: RuntimeError: Length of all samples"),
     ],
@@ -113,6 +179,14 @@ def test_laws_explain_what_a_module_has_to_return(builder: str, law: int, reason
     (result,) = check(named(f"test_wrapped_module:{builder}", fast=True), {law})
     assert not result.passed
     assert reason in result.detail
+
+
+def test_laws_end_with_the_law_to_start_with(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["laws", "--fast", "--law", "1", "--law", "3", "--variant", "test_wrapped_module:ignores_the_source"]
+    assert main(command) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "1 law broken"
+    assert lines[-1].startswith("Start with law 3: A prediction sees later target words, or does not see a source word")
 
 
 def test_module_without_attention_trains_without_attention_maps(
@@ -255,9 +329,34 @@ def with_statistics() -> LstmAttention:
     return module
 
 
+def with_a_list(layer: nn.Module) -> LstmAttention:
+    module = small_lstm()
+    module.extra = [layer]
+    return module
+
+
+def test_wrap_list_of_layers_without_weights_is_accepted() -> None:
+    impls.wrap(lambda: with_a_list(nn.ReLU()), *SIZES)
+
+
+HalfLogits = with_results("HalfLogits", lambda logits, attention: (logits.half(), attention))
+
+
+class SentenceSecond(LstmAttention):
+    def encode(self, source: torch.Tensor) -> torch.Tensor:
+        return super().encode(source)[0].transpose(0, 1)
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
+        (lambda: small_lstm().double(), r"LstmAttention.source_embedding.weight is torch.float64: parameters must be"),
+        (lambda: HalfLogits(*SIZES, 16, 0.0), "HalfLogits.decode returned logits in torch.float16"),
+        (
+            lambda: with_a_list(nn.Linear(2, 2)),
+            "LstmAttention.extra is a list of layers, which are not trained",
+        ),
+        (lambda: SentenceSecond(*SIZES, 16, 0.0), r"SentenceSecond.encode returned a tensor of shape \(3, 2, \d+\)"),
         (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
         (lambda: 3, "a function that returns one, not 3$"),
         (3, "a function that returns one, not 3$"),

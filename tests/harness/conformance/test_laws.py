@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
 import impls
-from harness.conformance import evaluation_laws, law_runner, models_under_test, training_laws
+from harness.conformance import causality_law, law_runner, models_under_test, training_laws
 from harness.conformance.assertions import LawViolated
+from harness.conformance.diagnosis import CAUSES, diagnosis
 from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
 from harness.processes.environment_variables import thread_environment
@@ -158,7 +160,7 @@ def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatc
 def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)
     lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)
-    positions = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
+    positions = [causality_law.cuts(lengths, turn) for turn in range(causality_law.ROUNDS)]
     assert all((row < lengths).all() for row in positions)
     assert set(np.concatenate(positions)) == set(range(longest))
 
@@ -222,13 +224,36 @@ def test_law_3_names_the_position_that_has_no_influence() -> None:
 
     model: Any = BlindAtPositionThree()
     with pytest.raises(LawViolated, match=r"do not depend on the source token at position 3$"):
-        evaluation_laws._real_causality(subject(BASE), model)
+        causality_law._real_causality(subject(BASE), model)
 
 
 def test_law_result_str_is_one_line() -> None:
     assert str(LawResult(3, "causality", True, seconds=1.234)) == "law 3 causality, 1.23 s … ok"
     remark = LawResult(13, "resumption", True, "in this process", 2.0)
     assert str(remark) == "law 13 resumption, 2.00 s … ok (in this process)"
+
+
+@pytest.mark.parametrize(
+    ("broken", "start"),
+    [
+        ({}, ""),
+        ({1: "off by 0.1", 2: "other bits", 14: "off by 0.1"}, "Start with law 2: Two evaluations of the same input"),
+        ({1: "off by 0.1", 3: "off by 0.1"}, "Start with law 3: A prediction sees later target words"),
+        ({8: "other bits", 13: "other bits"}, "Start with law 8: The weights do not determine the results. Are layers"),
+        ({2: "other bits", 4: "logits: off by nan"}, "Start with law 4: Numbers are not finite"),
+    ],
+)
+def test_diagnosis_names_the_law_to_start_with(broken: dict[int, str], start: str) -> None:
+    law_results = [LawResult(number, "name", number not in broken, broken.get(number, "")) for number in range(1, 15)]
+    assert diagnosis(law_results).startswith(start)
+    assert bool(diagnosis(law_results)) is bool(broken)
+
+
+def test_documentation_has_the_causes_of_every_law() -> None:
+    page = Path(impls.__file__).parents[1] / "docs" / "your-own-variant.md"
+    rows = [f"| {number} | {cause} |" for number, cause in CAUSES.items()]
+    assert "\n".join(rows) in page.read_text(encoding="utf-8")
+    assert sorted(CAUSES) == list(range(1, len(law_runner.LAWS) + 1))
 
 
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from realistic_faults import REALISTIC
 from small_models import BASE, FAMILIES, GRU, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, subject
 from small_runs import spec
+from torch import nn
 from training_faults import FAULTS
 
 import impls
+from examples.lstm_attention import LstmAttention
 from harness.conformance.assertions import assert_same_bits
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
@@ -30,6 +34,7 @@ BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(3)]
 FAULTS_BY_NAME = {fault.__name__: fault for _, fault in FAULTS + REALISTIC}
 DETECTED_BY = {
     1: ("SmoothedNats", "NatsOfTheFirstWordsOnly"),
+    2: ("DropoutInLargeEvaluations",),
     3: ("SeesTheNextWord", "LeakBeyondTwelve"),
     4: ("NatsTooLowInLargeBatches", "RowsMixedUpInLargeBatches", "SeesPadding", "SeesFarPadding"),
     6: (
@@ -77,8 +82,31 @@ def test_self_check_correct_model_passes_in_bfloat16(recipe: Any) -> None:
 def test_self_check_detects_faults_at_initial_weights(law: int, name: str) -> None:
     model = FAULTS_BY_NAME[name](build(BASE), Training(), 0, 0.0)
     # A fault of only the logits also shows in law 1, because token_nats are computed on packed rows.
-    with pytest.raises(SelfCheckFailed, match=rf"self-check before training: law ({law}|1) "):
+    laws = law if law in (2, 3) else f"{law}|1"
+    with pytest.raises(SelfCheckFailed, match=rf"self-check before training: law ({laws}) "):
         check(model)  # type: ignore[arg-type]
+
+
+class DropoutInEvaluation(LstmAttention):
+    def decode(self, *inputs: Any) -> Any:
+        logits, attention = super().decode(*inputs)
+        return nn.functional.dropout(logits, 0.1), attention
+
+
+class SeesTheFuture(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
+        return super().decode(memory, target_in.roll(-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("module", "law"), [(DropoutInEvaluation, "2 (determinism)"), (SeesTheFuture, "3 (causality)")]
+)
+def test_self_check_names_the_law_that_a_common_mistake_breaks_first(module: Any, law: str) -> None:
+    sizes = SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
+    model = impls.wrap(lambda: module(*sizes, 16, 0.0), *sizes)
+    with pytest.raises(SelfCheckFailed, match=re.escape(f"law {law}")) as failure:
+        check(model)
+    assert str(failure.value).endswith("python -m harness laws --fast --variant MODULE:NAME")
 
 
 def test_self_check_ignores_non_finite_weights() -> None:
@@ -101,11 +129,13 @@ def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch
     build_model, faulty = train.build_model, FAULTS_BY_NAME["ProbabilitiesNotNormalised"]
     monkeypatch.setattr(train, "build_model", lambda *settings: faulty(build_model(*settings), Training(), 0, 0.0))
     run = spec("counting_model:build")
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunFailed, match="law 6") as failure:
         train.run(run, tmp_path)
+    assert failure.value.__suppress_context__
     record = run_store.load_record(tmp_path, run.id)
     assert record.status == "failed"
     assert record.reason.startswith("SelfCheckFailed: self-check before training: law 6 (caching), cached steps")
+    assert record.reason.endswith("to test all laws: python -m harness laws --fast --variant counting_model:build")
     assert not record.curve
 
 

@@ -1,0 +1,50 @@
+"""Which broken law to start with, and what usually breaks it: one fault in a model often breaks many laws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.conformance.law_runner import LawResult
+
+CAUSES = {
+    2: "Two evaluations of the same input differ. Is dropout active in evaluation (`functional.dropout` without "
+    "`training=self.training`), or does the module keep state between calls?",
+    3: "A prediction sees later target words, or does not see a source word. Has the decoder's self-attention a causal "
+    "mask, and does `decode` use the whole memory?",
+    1: "A result has the wrong shape, type or sum. The message names it.",
+    4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
+    "an RNN?",
+    5: "A sentence sees others of its batch. Are the batch and another dimension exchanged (`batch_first=True`), or is "
+    "something averaged over the batch?",
+    6: "`step` and `decode` disagree. Does `step` use the right position, and return all of its state?",
+    7: "The memory or the state of `step` does not have the sentence as the first dimension, or the module keeps some "
+    "of it itself.",
+    8: "The weights do not determine the results. Are layers in a Python list instead of `nn.ModuleList`, or tensors "
+    "neither parameters nor buffers?",
+    9: "An update at rate 0 changes weights. Does the module change them itself, or is there weight decay?",
+    10: "The loss does not fall. Does `decode` return probabilities instead of logits, is a part cut off by `detach`, "
+    "or are initial weights too large?",
+    11: "The seed does not determine the training, or not every weight. Are random numbers drawn outside of torch, or "
+    "are constants parameters instead of buffers?",
+    12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",
+    13: "Training depends on something that is not stored: gradients that are not zeroed, an unregistered layer, or "
+    "state between calls.",
+    14: "An update differs from one Adam step along the gradient. Is a parameter without gradient (detached or "
+    "frozen), are gradients not zeroed, or is the loss averaged over padding?",
+}
+"""What usually breaks each law, in the order in which to mend laws: the first ones break the others too."""
+
+NOT_FINITE = "Numbers are not finite. Is a whole row masked with minus infinity (use -1e9), or something divided by 0?"
+"""What to mend before any law."""
+
+SIGNS = ("not finite", "infinite", "off by nan", "off by inf")
+"""What the details of broken laws contain then."""
+
+
+def diagnosis(results: Iterable[LawResult]) -> str:
+    """Return which of the broken laws of a model to start with and why, or "" if none is broken."""
+    broken = {result.number: result for result in results if not result.passed}
+    for number, result in broken.items():
+        if any(sign in result.detail for sign in SIGNS):
+            return f"Start with law {number}: {NOT_FINITE}"
+    return next((f"Start with law {number}: {cause}" for number, cause in CAUSES.items() if number in broken), "")
