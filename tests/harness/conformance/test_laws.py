@@ -218,6 +218,12 @@ def test_smallest_model_obeys_every_law() -> None:
 
 def test_law_3_names_the_position_that_has_no_influence() -> None:
     class BlindAtPositionThree:
+        def weights(self) -> Any:
+            return {}
+
+        def set_weights(self, weights: Any) -> None:
+            pass
+
         def logits(self, source: Any, target_in: Any) -> Any:
             seen = np.where(np.arange(source.shape[1]) == 3, 0, source).sum(1) + 50 * target_in.cumsum(1).T
             return np.repeat(seen.T[..., None], TARGET_VOCABULARY_SIZE, 2).astype(np.float32)
