@@ -87,6 +87,12 @@ class StudyEffects:
     tuned: Tuned | None = None
 
     @property
+    def other_rates(self) -> StudyEffects | None:
+        """The effects at tuned learning rates, unless every recipe keeps the rate of its runs; None without them."""
+        after = self.tuned.effects if self.tuned is not None else None
+        return None if after is None or after.study.cells == self.study.cells else after
+
+    @property
     def ranked(self) -> StudyEffects:
         """The effects that rank the fields: those at tuned learning rates if every recipe has runs at its own."""
         tuned = self.tuned

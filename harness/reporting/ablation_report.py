@@ -141,8 +141,8 @@ def _figures(analysis: Analysis) -> list[Block]:
     for number, untuned in enumerate(analysis.studies, start=1):
         name, title = f"ablation-{number}", untuned.study.title
         parts = [(name, title, untuned)]
-        if untuned.tuned and untuned.tuned.effects:
-            parts.append((f"{name}-tuned", f"{title}, learning rate tuned for each recipe", untuned.tuned.effects))
+        if (after := untuned.other_rates) is not None:
+            parts.append((f"{name}-tuned", f"{title}, learning rate tuned for each recipe", after))
         for slug, heading, effects in parts:
             if effects.fields:
                 blocks.append(_forest(slug, heading, effects, effects.fields))

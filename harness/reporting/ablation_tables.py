@@ -187,7 +187,7 @@ def tuning_tables(effects: StudyEffects) -> list[Table]:
     study, tuned = effects.study, effects.tuned
     if tuned is None:
         return []
-    tables, after = [_pilots(study, tuned)], tuned.effects
+    tables, after = [_pilots(effects, tuned)], effects.other_rates
     if after is None or after.study.differences:
         return tables
     if effects.fields:
@@ -203,9 +203,9 @@ def tuning_tables(effects: StudyEffects) -> list[Table]:
     return tables
 
 
-def _pilots(study: Study, tuned: Tuned) -> Table:
+def _pilots(effects: StudyEffects, tuned: Tuned) -> Table:
     rates, rows = _rates(tuned), []
-    for study_cell in study.cells:
+    for study_cell in effects.study.cells:
         choice = tuned.choices.get(study_cell.changes)
         if choice is not None:
             texts = {rate: "diverged" if loss is None else f"{loss:.3f}" for rate, loss in choice.losses.items()}
@@ -213,6 +213,8 @@ def _pilots(study: Study, tuned: Tuned) -> Table:
             rows.append((study_cell.label, *losses, _rate(tuned, study_cell.changes), choice.edge))
     heads = ("recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid")
     title = f"Validation loss of the pilots by learning rate ({pilots_text(tuned)})"
+    if effects.ranked is not effects and effects.other_rates is None:
+        title += ": every recipe keeps the learning rate of its runs, so tuning changes no effect"
     return Table(f"l{'r' * len(rates)}rl", heads, tuple(rows), title)
 
 

@@ -193,6 +193,17 @@ def test_rate_that_makes_full_runs_worse_is_warned_of(length: int, reason: str) 
     assert line.endswith(f": base (2.123 at 0.001, 2.023 at 0.0005); {reason}.")
 
 
+def test_tuning_that_changes_no_rate_has_no_second_table(tmp_path: Path) -> None:
+    records = [run for run in tuned_runs(("learned", "none")) if run.spec.budget == "controlled"]
+    for level in ("learned", "none"):
+        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        records += [pilot(rate, [3.0 + (rate != Training().peak_rate)], recipe=recipe) for rate in RATES]
+    page = markdown(analysed(records), tmp_path)
+    assert "every recipe keeps the learning rate of its runs, so tuning changes no effect" in page
+    assert "untuned and tuned" not in page
+    assert not list(tmp_path.rglob("*-tuned.svg"))
+
+
 def worsened(record: RunRecord) -> RunRecord:
     """Return a run with a validation loss higher by 0.9."""
     curve = tuple(replace(line, validation_loss=(line.validation_loss or 0) + 0.9) for line in record.curve)
