@@ -27,6 +27,7 @@ from harness.cli import ablate, bench, run, sweep
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
 from harness.experiments.specs import RunSpec
+from harness.reporting.speed_tables import interval
 from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -181,22 +182,23 @@ def test_results_page_repeats_the_speed_of_engines() -> None:
         seconds = {way.name: f"{way.thousand_seconds:.1f}" for way in subject.decoding}
         cells += [seconds.get(way, "–") for way in ("greedy", "beam", "single_greedy")]
         assert f"| {' | '.join(cells)} |" in SPEED_SECTION
-    ratios = {
-        (pair.baseline, pair.work): pair.ratio.median
-        for pair in document.comparisons
-        if pair.subject == "learned_positions/torch"
+    pairs = [pair for pair in document.comparisons if pair.subject == "learned_positions/torch"]
+    ratios = {(pair.baseline, pair.work): pair.ratio.median for pair in pairs}
+    times = {
+        (pair.baseline, pair.work): "{:.{digits}f} times ({:.{digits}f} to {:.{digits}f})".format(
+            pair.ratio.median, *interval(pair.ratio), digits=2 if pair.work == "training" else 1
+        )
+        for pair in pairs
     }
-    plain, nn_transformer, marian = (ratios[name, "training"] for name in ("plain", "nn_transformer", "marian"))
-    greedy, beam = (ratios["marian", way] for way in ("greedy", "beam"))
     slower = [1 / ratios["ctranslate2", way] for way in ("greedy", "beam", "single_greedy")]
     for sentence in (
-        f"{plain:.2f} times as fast as `plain`, {nn_transformer:.2f} times as fast as `nn_transformer`",
-        f"{marian:.2f} times as fast as Marian",
-        f"{greedy:.1f} (greedy) and {beam:.1f} times (beam 5) as fast as Marian",
+        *(f"{times[name, 'training']} as fast as `{name}`" for name in ("plain", "nn_transformer")),
+        f"{times['marian', 'training']} as fast as Marian",
+        f"{times['marian', 'greedy']} as fast as Marian greedily, and {times['marian', 'beam']} with beam 5",
         f"is {slower[0]:.1f} (greedy) and {slower[1]:.1f} times (beam 5) as fast as ours",
         f"CTranslate2 is {slower[2]:.1f} times as fast as ours",
     ):
-        assert sentence in SPEED_SECTION
+        assert sentence in " ".join(SPEED_SECTION.split())
 
 
 def test_results_page_repeats_the_speed_of_variants() -> None:
@@ -327,9 +329,13 @@ def changed_level(record: RunRecord) -> str:
 
 
 def test_results_page_repeats_the_ablation_of_layers() -> None:
-    levels = grouped(FOLDERS[LAYERS], changed_level)
+    pilots, runs = (grouped(FOLDERS[LAYERS], lambda run: run.spec.budget)[budget] for budget in ("pilot", "controlled"))
+    levels = grouped(runs, changed_level)
     assert {len(records) for records in levels.values()} == {5}
     text = section("Norms, activations and feed-forward")
+    chosen = {rate_tuning.choose(records).rate for records in grouped(pilots, changed_level).values()}
+    assert chosen == {0.001}
+    assert "All eight recipes choose 0.001" in " ".join(text.split())
     for level, records in levels.items():
         loss, bleu = lowest_loss_and_bleu(records)
         assert f"| `{level}` | {loss} | {bleu} |" in text
