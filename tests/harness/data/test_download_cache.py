@@ -16,6 +16,7 @@ from typing import Any
 
 import filelock
 import pytest
+import requests  # noqa: F401 - before `without_rights`, whose user may not be able to read it
 from fault_server import DIGESTS, WANTED, Server, assert_downloaded, install, slow, stall, whole
 
 from harness.cli.main import main
@@ -68,11 +69,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them"
 
 @posix
 def test_fetch_read_only_cache_is_named_before_any_request(tmp_path: Path, good_server: Server) -> None:
+    data = DataSpec()
     with (
         without_rights(tmp_path / "cache"),
         pytest.raises(ValueError, match=r"^the cache folder .*cache cannot be written \(Permission denied\): name an"),
     ):
-        corpora.load(DataSpec())
+        corpora.load(data)
     assert good_server.asked == []
 
 
