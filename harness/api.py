@@ -289,8 +289,7 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     if not results.is_dir():
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
     runs = Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
-    inner = [] if runs else sorted({str(path.parents[1]) for path in results.glob(f"*/*/{run_store.RECORD}")})
-    if inner:
+    if not runs and (inner := run_store.nested_results(results)):
         warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)
     return runs
 

@@ -22,15 +22,7 @@ from harness.audit import (
     speed_rules,
     table_rules,
 )
-from harness.audit.run_folder import (
-    AuditContext,
-    Skipped,
-    StoredRun,
-    is_running,
-    nested_results,
-    read,
-    run_names,
-)
+from harness.audit.run_folder import AuditContext, Skipped, StoredRun, is_running, read, run_names
 from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
@@ -234,9 +226,11 @@ def check(
         ValueError: There is no such run.
     """
     context = AuditContext(published=run_store.is_published(results) if published is None else published)
-    running, nested = [], []
+    running: list[str] = []
+    nested: list[str] = []
     if names is None:
-        names, nested = run_names(results), nested_results(results)
+        names = run_names(results)
+        nested = [folder.name for folder in run_store.nested_results(results)]
         running = [] if context.published else [name for name in names if is_running(results, name)]
         names = [name for name in names if name not in running]
     names = sorted(names)

@@ -203,12 +203,6 @@ def run_names(results: Path) -> list[str]:
     return names
 
 
-def nested_results(results: Path) -> list[str]:
-    """Return the names of the folders under `results` that are folders of results themselves."""
-    names = (path.parent.parent.name for path in results.glob(f"*/*/{run_store.RECORD}"))
-    return sorted({name for name in names if not name.startswith(".")})
-
-
 def is_running(results: Path, name: str) -> bool:
     """Return whether a process trains a run that has no record yet."""
     return not os.path.lexists(run_store.run_folder(results, name) / run_store.RECORD) and locks.is_held(results, name)

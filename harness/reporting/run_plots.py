@@ -249,7 +249,8 @@ def scores(
     covered = {row.basis for by_label in intervals.values() for row in by_label.values() if row.low is not None}
     over = covered.pop() if len(covered) == 1 else "seeds, sentences or both" if covered else ""
     lines = f"lines are 95 % intervals over {over.replace('sentences', 'test sentences')}" if over else ""
-    cut = "axes do not start at 0" if all(axes.get_xlim()[0] > 0 for axes in drawn) else ""
+    above = [axes.get_xlim()[0] > 0 for axes in drawn]
+    cut = "axes do not start at 0" if all(above) else "not all axes start at 0" if any(above) else ""
     sentence = "; ".join(filter(None, (lines, rings, cut)))
     subtitle(picture, f"{sentence[:1].upper()}{sentence[1:]}")
     return picture

@@ -77,6 +77,12 @@ def is_published(results: Path) -> bool:
     return PUBLISHED in results.resolve().parts[-2:]
 
 
+def nested_results(results: Path) -> list[Path]:
+    """Return the folders in a folder of results that are folders of results themselves."""
+    folders = {path.parents[1] for path in results.glob(f"*/*/{RECORD}")}
+    return sorted(folder for folder in folders if not folder.name.startswith("."))
+
+
 def own_folder(results: Path, run_id: str) -> Path:
     """Return the folder of a run for writing. Raises: ValueError if it is a link to another place."""
     folder = run_folder(results, run_id)

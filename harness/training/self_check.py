@@ -47,7 +47,7 @@ def check_model(
     precision: str,
     matmul_precision: str = "highest",
     device: str,
-    variant: str = "MODULE:NAME",
+    options: str = "--variant MODULE:NAME",
 ) -> None:
     """Check that losses, logits and cached decoding agree, and that padding and later tokens have no influence.
 
@@ -55,14 +55,14 @@ def check_model(
     finite are not compared; training detects them.
 
     Raises:
-        SelfCheckFailed: A law is broken. The message names it, and the command that tests all laws of `variant`.
+        SelfCheckFailed: A law is broken. The message names it, and the command that tests all laws, with `options`.
     """
     share = max(SHARES[precision], MATMUL_SHARES[matmul_precision], GPU_SHARE if device != "cpu" else 0.0)
     try:
         for turn, batch in enumerate(dealt(batches)):
             _check_batch(model, batch, turn, share)
     except LawViolated as broken:
-        command = f"python -m harness laws --fast --variant {variant}"
+        command = f"python -m harness laws --fast {options}"
         # "from None": the sentence says all; a second traceback would repeat it.
         raise SelfCheckFailed(f"self-check before training: {broken}; to test all laws: {command}") from None
 

@@ -211,7 +211,7 @@ class _Run:
             precision=self.spec.precision,
             matmul_precision=self.spec.matmul_precision,
             device=self.spec.device,
-            variant=f"{self.spec.variant} --framework keras" if self.spec.framework == "keras" else self.spec.variant,
+            options=f"--variant {self.spec.variant}" + " --framework keras" * (self.spec.framework == "keras"),
         )
 
     def resume(self) -> None:

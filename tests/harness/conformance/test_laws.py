@@ -32,7 +32,7 @@ from update_faults import UPDATES
 
 import impls
 from harness.conformance import causality_law, law_runner, models_under_test, training_laws
-from harness.conformance.assertions import LawViolated
+from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.diagnosis import CAUSES, diagnosis
 from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
@@ -216,6 +216,16 @@ def test_smallest_model_obeys_every_law() -> None:
     assert not failures(list(check(ModelUnderTest(build, words, words, length, fast=True))))
 
 
+def test_huge_logits_of_a_few_words_hide_no_difference() -> None:
+    for ruled_out in (-1e9, -np.inf, 1e9):
+        expected = np.random.default_rng(0).standard_normal((8, 60)).astype(np.float32)
+        expected[:, 3] = ruled_out
+        actual = expected.copy()
+        actual[0, 0] += 1e-4
+        with pytest.raises(LawViolated), np.errstate(invalid="ignore"):
+            assert_close("logits", actual, expected)
+
+
 def test_law_3_names_the_position_that_has_no_influence() -> None:
     class BlindAtPositionThree:
         def weights(self) -> Any:
@@ -273,7 +283,7 @@ def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
 
 
 def test_assertions_reject_nan_and_compare_signs_of_zero() -> None:
-    from harness.conformance.assertions import assert_close, assert_same_bits
+    from harness.conformance.assertions import assert_same_bits
 
     with pytest.raises(LawViolated, match="off by nan"):
         assert_close("logits", np.array([np.nan]), np.array([np.nan]))
