@@ -119,6 +119,7 @@ def command(arguments: argparse.Namespace) -> int:
         experiment_file.save(typed)
         specs = plan.independent_runs
         finished = reuse.reusable_records(arguments.results, specs, complain=warn)
+        sweep.check_devices(specs, finished, arguments.engine)
         _announce(arguments, plan, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
@@ -156,7 +157,7 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
         rate_tuning.cell_key(spec): rate_tuning.pilots(spec, arguments.tune_rate, arguments.pilot_epochs)
         for spec in (specs if arguments.tune_rate else ())
     }
-    sweep.prepare(specs, arguments.engine)
+    sweep.prepare(specs)
     return AblationPlan(suite, specs, pilots)
 
 

@@ -60,6 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.plan is not None:
             return seed_plan.report(arguments.plan, specs, arguments)
         finished = reuse.reusable_records(arguments.results, specs, complain=warn)
+        sweep.check_devices(specs, finished, arguments.engine)
         _announce(suite, specs, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
@@ -88,7 +89,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
         return list({spec.id: spec for spec in specs}.values())
 
     specs = options.available(arguments, build, suite=arguments.suite)
-    sweep.prepare(specs, arguments.engine)
+    sweep.prepare(specs)
     return suite, specs
 
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,11 +132,11 @@ def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
 
 
-def prepare(specs: list[RunSpec], engine: str = "local") -> dict[DataSpec, Dataset]:
-    """Prepare and return every corpus, and check that each model and device is available.
+def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
+    """Prepare and return every corpus, and check that each model is available.
 
     Raises:
-        ValueError: A model, its backend or the device is not available.
+        ValueError: A model or its backend is not available.
     """
     from harness.data.dataset import remark
     from impls import weights
@@ -149,15 +149,20 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> dict[DataSpec, Datas
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
             dataset = datasets[spec.data]
             weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
-    if engine == "local":
-        _check_devices(specs)
-    else:
-        engine_options.check_devices(specs, engine)
     return datasets
 
 
-def _check_devices(specs: list[RunSpec]) -> None:
-    """Raise ValueError if the device of a run is not available here, or does not have its precision of products."""
+def check_devices(specs: list[RunSpec], finished: Sequence[RunRecord], engine: str) -> None:
+    """Check that the devices of those runs that are not finished are available: reports need none.
+
+    Raises:
+        ValueError: A device is not available, or does not have the run's precision of products.
+    """
+    known = {record.id for record in finished}
+    specs = [spec for spec in specs if spec.id not in known]
+    if engine != "local":
+        engine_options.check_devices(specs, engine)
+        return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
             raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")

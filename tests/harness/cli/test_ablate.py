@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from ablation_factory import tiny_options
 
-from harness.cli import ablate, bench
+from harness.cli import ablate, bench, sweep
 from harness.cli.main import main, parser
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 TINY = tiny_options("--updates", "2", pairs=200)
@@ -59,6 +60,14 @@ def test_base_can_be_an_external_recipe() -> None:
     specs = planned(["ablate", *TINY, "--field", "positions", "--base", "mine_to_ablate:MINE", "--seed=0"])
     assert specs[0].recipe.positions == "rotary"  # type: ignore[union-attr]
     assert {spec.recipe.tying for spec in specs} == {"output"}  # type: ignore[union-attr]
+
+
+def test_device_is_needed_for_unfinished_runs_only() -> None:
+    specs = planned(["ablate", *TINY, "--field", "norm", "--seed=0", "--device", "cudda"])
+    finished = [RunRecord(id=spec.id, spec=spec, status="completed") for spec in specs[1:]]
+    with pytest.raises(ValueError, match="device 'cudda' is not available"):
+        sweep.check_devices(specs, finished, "local")
+    sweep.check_devices(specs[1:], finished, "local")
 
 
 def test_grid_is_reported_and_only_missing_runs_are_run_again(
