@@ -36,8 +36,9 @@ from impls.recipes import LEARNED_POSITIONS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-ABLATION, SMALLER, TYING, LAYERS, CAPTIONS = (
-    ROOT / getattr(published_pages, name) for name in ("ABLATION", "SMALLER", "TYING", "LAYERS", "CAPTIONS")
+ABLATION, SMALLER, TUTORIAL_SIZE, TYING, LAYERS, CAPTIONS = (
+    ROOT / getattr(published_pages, name)
+    for name in ("ABLATION", "SMALLER", "TUTORIAL_SIZE", "TYING", "LAYERS", "CAPTIONS")
 )
 FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
 RECORDS = FOLDERS[PUBLISHED]
@@ -304,15 +305,16 @@ def assert_effects_are_published(text: str, pages: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "title", "pages", "effects"),
+    ("folder", "seeds", "title", "pages", "effects"),
     [
-        (ABLATION, "Which detail matters?", "ablation", 8),
-        (SMALLER, "The same at a smaller size", "smaller/ablation", 8),
+        (ABLATION, 5, "Which detail matters?", "ablation", 8),
+        (SMALLER, 5, "The same at a smaller size", "smaller/ablation", 8),
+        (TUTORIAL_SIZE, 4, "The same at the tutorials' size", "tutorial-size/ablation", 8),
     ],
 )
-def test_results_page_repeats_the_ablation(folder: Path, title: str, pages: str, effects: int) -> None:
+def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str, pages: str, effects: int) -> None:
     cells = grouped(FOLDERS[folder], lambda run: (run.spec.recipe.positions, run.spec.recipe.embedding_init))
-    assert {len(records) for records in cells.values()} == {5}
+    assert {len(records) for records in cells.values()} == {seeds}
     text = section(title)
     for positions in {positions for positions, _ in cells}:
         values = [lowest_loss_and_bleu(cells[positions, init]) for init in ("xavier", "width")]

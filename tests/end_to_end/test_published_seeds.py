@@ -19,8 +19,7 @@ from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
 
 METRIC = "bleu_sacre"
-RESULTS = ROOT / published_pages.RESULTS
-FOLDERS = ("", "gpu", "plain", "ablation", "layers", "smaller", "tying")
+FOLDERS = [ROOT / folder for folder in published_pages.COMMANDS if folder != published_pages.CAPTIONS]
 
 
 def test_how_often_two_seeds_of_one_model_seem_to_differ() -> None:
@@ -38,7 +37,7 @@ def test_how_often_two_seeds_of_one_model_seem_to_differ() -> None:
 def _same_but_for_the_seed() -> dict[RunSpec, list[tuple[Path, RunRecord]]]:
     """Return runs with equal settings, two or more, once each: some are in several folders."""
     seen: dict[str, tuple[Path, RunRecord]] = {}
-    for folder in (RESULTS / name for name in FOLDERS):
+    for folder in FOLDERS:
         for record in run_store.records(folder):
             seen.setdefault(record.id, (folder, record))
     groups: dict[RunSpec, list[tuple[Path, RunRecord]]] = defaultdict(list)

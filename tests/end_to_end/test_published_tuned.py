@@ -1,0 +1,77 @@
+"""What the documentation says about the published runs of `tuned`."""
+
+from __future__ import annotations
+
+import numpy as np
+import published_pages
+import pytest
+from places import ROOT
+
+from harness.analysis.leaderboard import analyse_bench
+from harness.reporting.formatting import between, number
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+from impls.recipes import TRAININGS
+
+FOLDER = ROOT / published_pages.TUNED
+RUNS = run_store.records(FOLDER)
+ON_CPU = run_store.records(ROOT / published_pages.SPEEDRUN)
+TEXT = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+SECTION = TEXT.partition("## A strong recipe ")[2].partition(" ## ")[0]
+DIRECTIONS = ("de-en", "en-de")
+
+
+def in_direction(direction: str) -> list[RunRecord]:
+    return [run for run in RUNS if run.spec.data.direction == direction]
+
+
+def mean(runs: list[RunRecord], metric: str) -> float:
+    return float(np.mean([run.scores[metric] or 0.0 for run in runs]))
+
+
+def curves(runs: list[RunRecord]) -> tuple[list[float], list[float]]:
+    """Return validation loss and BLEU after each epoch, averaged over the runs."""
+    losses, scores = (
+        [[getattr(epoch, name) for epoch in run.curve] for run in runs]
+        for name in ("validation_loss", "validation_bleu")
+    )
+    return list(np.mean(losses, axis=0)), list(np.mean(scores, axis=0))
+
+
+def test_runs_have_all_epochs_and_the_seeds_of_the_runs_on_a_cpu() -> None:
+    assert {(run.spec.variant, run.status, len(run.curve)) for run in RUNS} == {
+        ("tuned", "completed", TRAININGS["tuned"].epochs)
+    }
+    for runs in (*map(in_direction, DIRECTIONS), ON_CPU):
+        assert sorted(run.spec.seed for run in runs) == list(range(5))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_results_page_repeats_the_scores(direction: str) -> None:
+    runs = in_direction(direction)
+    boards = analyse_bench(runs, FOLDER).tables[0].leaderboards
+    (interval,) = boards["bleu_sacre"].intervals.values()
+    scores = sorted(run.scores["bleu_sacre"] or 0.0 for run in runs)
+    cells = [
+        f"`{direction}`",
+        f"{number(interval.mean, 1)} ({between(interval, 1)})",
+        f"{scores[0]:.1f} to {scores[-1]:.1f}",
+        f"{mean(runs, 'bleu_tokenised'):.1f}",
+        f"{mean(runs, 'test_perplexity'):.2f}",
+    ]
+    assert f"| {' | '.join(cells)} |" in SECTION
+
+
+def test_results_page_repeats_the_curves() -> None:
+    for direction in DIRECTIONS:
+        losses, scores = curves(in_direction(direction))
+        *chosen, last = [f"{scores[epoch - 1]:.1f}" for epoch in (4, 8, 12, 16, 20, 24, 28, 30)]
+        assert f"{', '.join(chosen)} and {last} for `{direction}`" in SECTION
+        assert f"from {losses[-2]:.3f} to {losses[-1]:.3f}" in SECTION
+
+
+def test_results_page_compares_with_a_cpu_and_a_published_system() -> None:
+    assert f"On a CPU, 16 epochs reach {mean(ON_CPU, 'bleu_sacre'):.1f}" in SECTION
+    here, there = ([values[15] for values in curves(runs)] for runs in (in_direction("de-en"), ON_CPU))
+    assert f"are {there[0]:.3f} and {there[1]:.1f} there, {here[0]:.3f} and {here[1]:.1f} here" in SECTION
+    assert f"{41.0 - mean(in_direction('en-de'), 'bleu_tokenised'):.1f} above the mean here" in SECTION
