@@ -55,7 +55,7 @@ def test_laws_hold_with_cuda_graphs(settings: dict[str, Any], laws: tuple[int, .
     assert_laws_hold(BASE, {**settings, "cuda_graphs": True}, tuple(law for law in laws if law not in REPEATED))
 
 
-@pytest.mark.xfail(reason="fails on an H200 with torch 2.11, for an unknown reason; whole runs repeat their bits (below)")
+@pytest.mark.xfail(reason="unknown, seen on an H200 with torch 2.11; whole runs repeat their bits (below)")
 @pytest.mark.parametrize("settings", [settings for settings, _ in PRECISIONS.values()], ids=PRECISIONS)
 def test_training_repeats_its_bits_with_cuda_graphs(settings: dict[str, Any]) -> None:
     assert_laws_hold(BASE, {**settings, "cuda_graphs": True}, REPEATED)
