@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import TOLERANCE, LawViolated, assert_close
-from harness.conformance.models_under_test import ModelUnderTest
+from harness.conformance.models_under_test import SMALLEST_VOCABULARY, ModelUnderTest
 from impls.contract import EOS, PAD, Arrays, Batch, Ids, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.formulas import sinusoids
 
@@ -50,9 +50,10 @@ def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Indices:
     return positions
 
 
-def changed(ids: Ids, where: npt.NDArray[np.bool_]) -> Ids:
-    """Return ids with other ordinary tokens at some positions."""
-    return np.where(where, np.where(ids == 5, 6, 5), ids).astype(np.int32)
+def changed(ids: Ids, where: npt.NDArray[np.bool_], vocabulary_size: int = SMALLEST_VOCABULARY) -> Ids:
+    """Return ids with other ordinary tokens at some positions; `<eos>` counts as one if there is one word."""
+    token = min(SMALLEST_VOCABULARY, vocabulary_size) - 1
+    return np.where(where, np.where(ids == token - 1, token, token - 1), ids).astype(np.int32)
 
 
 def _real_causality(subject: ModelUnderTest, model: Seq2SeqModel) -> None:

@@ -90,7 +90,8 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
             assert_close("law 2 (determinism), logits evaluated twice", repeated[real], logits[real], tolerance)
         cut = cuts(real.sum(1), turn)[:, None]
         columns = np.arange(length)[None]
-        perturbed = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
+        later_changed = changed(part.target_in, real & (columns > cut), logits.shape[-1])
+        perturbed = model.logits(part.source, later_changed)
         before = real & (columns <= cut)
         assert_close(
             "law 3 (causality), logits before a change of later tokens", perturbed[before], logits[before], tolerance

@@ -28,7 +28,7 @@ from harness.storage.run_store import RunFailed
 from harness.training import train
 from harness.training.self_check import SelfCheckFailed, check_model, dealt
 from impls import registry
-from impls.contract import PAD, Batch, Seq2SeqModel, Training
+from impls.contract import EOS, PAD, Batch, Seq2SeqModel, Training
 
 BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(3)]
 FAULTS_BY_NAME = {fault.__name__: fault for _, fault in FAULTS + REALISTIC}
@@ -76,6 +76,16 @@ def test_self_check_correct_model_passes_in_bfloat16(recipe: Any) -> None:
     check(
         impls.build(recipe, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, precision="bfloat16"), precision="bfloat16"
     )
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+def test_self_check_correct_model_passes_with_a_tiny_vocabulary(words: int) -> None:
+    smallest = EOS + 1 + words
+    batches = [
+        Batch(*(np.minimum(ids, smallest - 1) for ids in (batch.source, batch.target_in, batch.target_out)))
+        for batch in BATCHES
+    ]
+    check(impls.build(BASE, smallest, smallest), batches)
 
 
 @pytest.mark.parametrize(("law", "name"), [(law, name) for law, names in DETECTED_BY.items() for name in names])
