@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BUSY_LOAD = 1.25
 """The load average per core above which other work disturbs measurements of time."""
+BUSY_GPU_LOAD = 2.0
+"""The load average above which other runs probably share the GPU: one run keeps about one core busy."""
 
 
 def write(
@@ -93,12 +95,12 @@ def warn_failures(failures: Iterable[str]) -> None:
 
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:
-    """Return a record without its rates if the load average exceeded `BUSY_LOAD` per core or was not recorded."""
+    """Return a record without its rates if the load average shows other work, or was not recorded."""
     from harness.analysis.metric_registry import SPEEDS
 
     cores = (record.environment.get("machine") or {}).get("cores")
     load = record.speed.get("load_average", math.inf)
-    if isinstance(cores, int) and load <= BUSY_LOAD * cores:
+    if isinstance(cores, int) and load <= (BUSY_LOAD * cores if record.spec.device == "cpu" else BUSY_GPU_LOAD):
         return record
     return replace(record, speed={name: value for name, value in record.speed.items() if name not in SPEEDS})
 

@@ -56,9 +56,10 @@ def test_laws_hold_with_cuda_graphs(settings: dict[str, Any], laws: tuple[int, .
 
 
 @pytest.mark.xfail(reason="unknown, seen on an H200 with torch 2.11; whole runs repeat their bits (below)")
+@pytest.mark.parametrize("law", REPEATED)
 @pytest.mark.parametrize("settings", [settings for settings, _ in PRECISIONS.values()], ids=PRECISIONS)
-def test_training_repeats_its_bits_with_cuda_graphs(settings: dict[str, Any]) -> None:
-    assert_laws_hold(BASE, {**settings, "cuda_graphs": True}, REPEATED)
+def test_training_repeats_its_bits_with_cuda_graphs(settings: dict[str, Any], law: int) -> None:
+    assert_laws_hold(BASE, {**settings, "cuda_graphs": True}, (law,))
 
 
 def built(recipe: Recipe, device: str, **settings: Any) -> Seq2SeqModel:
