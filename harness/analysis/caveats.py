@@ -8,7 +8,7 @@ from harness.storage.records import RunRecord
 from harness.text import count
 
 FEW_SENTENCES = 50
-"""With fewer test sentences, the bootstrap underestimates the variance that they cause."""
+"""With fewer test sentences, the variance that they cause is itself uncertain, which intervals do not cover."""
 LARGEST_OVERLAP = 0.05
 """A larger share of test pairs in the training text is warned of."""
 

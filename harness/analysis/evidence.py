@@ -175,8 +175,8 @@ class Sample:
         shared = np.zeros((len(rows), len(rows)))
         if metric is not None and usable.any():
             sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
-            resampled = significance.bootstrap_sentences(sums, metric)
-            shared[np.ix_(usable, usable)] = significance.shared_covariance(suited.forward(resampled))
+            left_out = suited.forward(significance.without_each_sentence(sums, metric))
+            shared[np.ix_(usable, usable)] = significance.shared_covariance(left_out)
         return cls(
             evidence=rows,
             metric=metric,

@@ -8,7 +8,7 @@ at seed k of n. The estimate is the mean of d[k].
 
 **Standard error.** sqrt(A + C). A = sum(w²) · s² / n is the part of the seeds: s² is the variance over seeds of d[k],
 divided by sum(w²), which makes it the variance of one run, and moderated as described below. C is the part of the test
-sentences that all seeds share: the mean covariance of two different seeds under a bootstrap of the test sentences, at
+sentences that all seeds share: the mean covariance of two different seeds by the jackknife over test sentences, at
 least 0. The effect of the sentences on one seed alone is already part of the variance over seeds (Owen 2007).
 
 **Degrees of freedom.** D · ((A + C) / A) ** 1.2, where D are those of s². The exponent lies between 0 (intervals too
@@ -36,8 +36,8 @@ variance is too large for v0 (F test, 5 %) is not compatible with the others and
 **Fewer seeds.** With one or two seeds there is no inference over seeds.
 
 Sources: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, section 6;
-Phipson et al. 2016, on variances that do not fit the prior; Satterthwaite 1946; Owen 2007, The pigeonhole bootstrap;
-Holm 1979.
+Phipson et al. 2016, on variances that do not fit the prior; Satterthwaite 1946; Efron and Stein 1981, The jackknife
+estimate of variance; Owen 2007, The pigeonhole bootstrap; Holm 1979.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The uncertainty that the test sentences cause, and Holm's correction, on arrays.
 
-Letters in shapes: V rows, n seeds, N test sentences, K statistics per sentence, R resamples.
+Letters in shapes: V rows, n seeds, N test sentences, K statistics per sentence.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,12 +16,10 @@ from harness.analysis.scales import Reals
 MetricFunction = Callable[[Reals], Reals]
 """Maps the summed statistics of sentences, [...,K], to values of a metric, [...]."""
 
-RESAMPLES = 1000
-"""The number of bootstrap samples of the test sentences."""
 TRIALS = 10_000
 """The number of trials of approximate randomisation."""
 SEED = 0
-"""The seed of the bootstrap and of the randomisation."""
+"""The seed of the randomisation."""
 
 _CHUNK = 4_000_000
 _TIE = 1 - 1e-9
@@ -74,49 +71,37 @@ def randomisation_p(sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], me
     return [(int(count) + 1) / (TRIALS + 1) for count in counts]
 
 
-def bootstrap_sentences(sums: Sequence[npt.NDArray[Any]], metric: MetricFunction) -> Reals:
-    """Return the metric on bootstrap samples of the test sentences, the same samples for all rows and seeds.
+def without_each_sentence(sums: Sequence[npt.NDArray[Any]], metric: MetricFunction) -> Reals:
+    """Return the metric of each run without one test sentence, for every sentence.
 
-    A sample is stored as the number of times that it holds each sentence, so that the sums of many samples are one
-    matrix product; a row at a time, because thousands of runs have gigabytes of statistics.
-
-    Shapes: `sums` [n,N,K] for each row; the result [R,V,n].
+    Shapes: `sums` [n,N,K] for each row; the result [N,V,n].
     """
-    seeds, sentences, width = sums[0].shape
-    times, values = _samples(sentences, RESAMPLES, SEED), np.zeros((RESAMPLES, len(sums), seeds))
-    for row, of_row in enumerate(sums):
-        flat = np.asarray(of_row, np.float64).transpose(1, 0, 2).reshape(sentences, -1)
-        for chunk in _chunks(RESAMPLES, max(flat.shape)):
-            values[chunk, row] = metric((times[chunk].astype(np.float64) @ flat).reshape(-1, seeds, width))
+    seeds, sentences, _ = sums[0].shape
+    values = np.empty((sentences, len(sums), seeds))
+    for row, of_row in enumerate(sums):  # a row at a time: thousands of runs have gigabytes of statistics
+        statistics = np.asarray(of_row, np.float64)
+        values[:, row] = metric(statistics.sum(axis=1, keepdims=True) - statistics).T
     return values
 
 
-@functools.lru_cache(maxsize=1)
-def _samples(sentences: int, resamples: int, seed: int) -> npt.NDArray[np.uint8]:
-    """Return how often each bootstrap sample holds each sentence, [R,N]; every row and metric has the same samples.
-
-    A sentence is in a sample about once, and never more than 255 times.
-    """
-    generator, even = np.random.default_rng(seed), np.full(sentences, 1 / sentences)
-    times = np.empty((resamples, sentences), np.uint8)
-    for chunk in _chunks(resamples, sentences):
-        times[chunk] = generator.multinomial(sentences, even, size=chunk.stop - chunk.start)
-    return times
-
-
-def shared_covariance(resampled: Reals) -> Reals:
-    """Return the covariance of rows that resampling the sentences causes in all seeds alike.
+def shared_covariance(left_out: Reals) -> Reals:
+    """Return the jackknife estimate of the covariance of rows that the test sentences cause in all seeds alike.
 
     It is the mean covariance of two different seeds, (n · covariance of the means over seeds − mean of the covariances
     of the seeds) / (n − 1). With one seed it is the full covariance.
 
-    Shapes: `resampled` [R,V,n]; the result [V,V].
+    Args:
+        left_out: The values of `without_each_sentence`, on the scale of the analysis.
+
+    Shapes: `left_out` [N,V,n]; the result [V,V].
+
+    Source: Efron and Stein 1981.
     """
-    deviations, n = resampled - resampled.mean(axis=0), resampled.shape[2]
-    of_means, flat = deviations.mean(axis=2), deviations.transpose(1, 0, 2).reshape(resampled.shape[1], -1)
+    deviations, n = left_out - left_out.mean(axis=0), left_out.shape[2]
+    of_means, flat = deviations.mean(axis=2), deviations.transpose(1, 0, 2).reshape(left_out.shape[1], -1)
     of_seeds = flat @ flat.T / n
     products: Reals = of_seeds if n == 1 else (n * (of_means.T @ of_means) - of_seeds) / (n - 1)
-    return products / (len(resampled) - 1)
+    return products * (len(left_out) - 1) / len(left_out)
 
 
 def _chunks(rows: int, width: int) -> Iterator[slice]:

@@ -4,7 +4,7 @@ sacreBLEU does the counting. Every score has a signature that says how it was co
 
 Every score of the test set is a function of counts that are summed over its sentences. `score` returns the scores and
 the counts of each sentence; `perplexity_from_sums`, `bleu_from_sums` and `chrf_from_sums` compute the same scores from
-any sums of counts, such as those of thousands of bootstrap samples.
+any sums of counts, such as those of all sentences but one.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 from evidence_factory import mean
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
+from statistics_simulation import bleu_counts
 
 from harness.analysis import significance
 from harness.analysis.significance import holm
@@ -20,30 +21,45 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 def test_random_draws_in_chunks_are_those_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.random.default_rng(0).integers(1, 9, (2, 3, 50, 2)).astype(float)
-    bootstrap = partial(significance.bootstrap_sentences, sums, mean)
     randomise = partial(significance.randomisation_p, sums[:, 0], [(0, 1)], mean)
-    resampled, p_values = bootstrap(), randomise()
+    p_values = randomise()
     monkeypatch.setattr(significance, "_CHUNK", 33 * 50)
-    assert np.array_equal(bootstrap(), resampled)
     assert randomise() == p_values
 
 
-def test_bootstrap_sentences_are_the_same_samples_for_all_rows_and_seeds() -> None:
-    of_run = np.random.default_rng(0).integers(1, 9, (1, 50, 2)).astype(float)
-    other = of_run + 1.0
-    rows = [np.concatenate([of_run, of_run]), np.concatenate([other, of_run])]
-    resampled = significance.bootstrap_sentences(rows, mean)
-    assert len(np.unique(resampled[:, 0, 0])) > 10
-    for row, seed in ((0, 1), (1, 1)):
-        assert np.array_equal(resampled[:, row, seed], resampled[:, 0, 0])
+def test_without_each_sentence_has_the_metric_of_the_others() -> None:
+    rows = list(np.random.default_rng(0).integers(1, 9, (3, 2, 50, 2)))
+    left_out = significance.without_each_sentence(rows, mean)
+    assert left_out.shape == (50, 3, 2)
+    for sentence, row, seed in ((0, 0, 0), (49, 2, 1), (7, 1, 0)):
+        others = np.delete(rows[row][seed], sentence, axis=0)
+        assert left_out[sentence, row, seed] == pytest.approx(mean(others.sum(axis=0)))
+
+
+def test_shared_covariance_of_means_is_that_of_sentences_divided_by_their_number() -> None:
+    scores = np.random.default_rng(0).normal(30, 5, (4, 60))
+    sums = [np.stack([row, np.ones(60)], axis=-1)[None] for row in scores]
+    covariance = significance.shared_covariance(significance.without_each_sentence(sums, mean))
+    assert covariance == pytest.approx(np.cov(scores) / 60)
+
+
+def test_shared_covariance_of_bleu_is_that_of_the_bootstrap() -> None:
+    generator, bleu = np.random.default_rng(0), partial(metrics.bleu_from_sums, smoothing="none")
+    sums = [bleu_counts(generator, 2, 1000, easier) for easier in (0.0, 0.02)]
+    times = generator.multinomial(1000, np.full(1000, 1e-3), 4000)
+    resampled = np.stack([bleu(np.einsum("rs,nsk->rnk", times, row)) for row in sums], axis=1)
+    deviations = (resampled - resampled.mean(axis=0)).mean(axis=2)  # of the means over seeds
+    left_out = significance.without_each_sentence(sums, bleu).mean(axis=2, keepdims=True)
+    expected = deviations.T @ deviations / 3999
+    assert significance.shared_covariance(left_out) == pytest.approx(expected, rel=0.1, abs=0.002)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_shared_covariance_is_the_mean_of_all_pairs_of_different_seeds(seeds: int) -> None:
-    resampled = np.random.default_rng(seeds).standard_normal((40, 3, seeds)) + np.arange(3)[:, None]
+    values = np.random.default_rng(seeds).standard_normal((40, 3, seeds)) + np.arange(3)[:, None]
     pairs = [(first, second) for first in range(seeds) for second in range(seeds) if first != second]
-    covariances = [np.cov(resampled[..., first].T, resampled[..., second].T)[:3, 3:] for first, second in pairs]
-    assert significance.shared_covariance(resampled) == pytest.approx(np.mean(covariances, axis=0))
+    products = [np.cov(values[..., first].T, values[..., second].T, ddof=0)[:3, 3:] * 40 for first, second in pairs]
+    assert significance.shared_covariance(values) == pytest.approx(np.mean(products, axis=0) * 39 / 40)
 
 
 def test_randomisation_p_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
