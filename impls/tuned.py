@@ -12,8 +12,8 @@ Source: Wu et al. 2021 (Good for Misconceived Reasons), their text-only "Tiny" m
 smoothing; Xiong et al. 2020 for pre-norm; Vaswani et al. 2017, section 6.1, for averaged weights.
 Departures from Wu et al.: 3 layers of width 256 in pre-norm instead of 4 of width 128 in post-norm, random batches of
 128 pairs instead of 8,192 tokens, 30 epochs instead of 143.
-What to expect on Multi30k, German to English: validation perplexity below 5.4 after 12 epochs, and about 41 tokenised,
-lower-cased BLEU on the test set of 2016 after 16.
+What to expect on Multi30k, German to English: a validation perplexity of 5.0 after 16 epochs and 4.8 after 30, and 41.2
+and 42.8 lower-cased sacreBLEU on the test set of 2016.
 """
 
 from __future__ import annotations
