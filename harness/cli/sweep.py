@@ -164,8 +164,8 @@ def check_devices(specs: list[RunSpec], finished: Sequence[RunRecord], engine: s
         engine_options.check_devices(specs, engine)
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
-        if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
-            raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")
+        if not machine.device_usable(device, computes):
+            raise ValueError(f"device {device!r} is not available: {computes} sees no such device; use --device cpu")
     for device, name in dict.fromkeys((spec.device, spec.matmul_precision) for spec in specs):
         if name != "highest" and not machine.matmul_precision_usable(name, device):
             raise ValueError(registry.no_effect(name, device))

@@ -248,6 +248,13 @@ def gpu_usable(computes: str) -> bool:
     return computes in GPU_QUESTIONS and _succeeds(GPU_QUESTIONS[computes])
 
 
+def device_usable(device: str, computes: str) -> bool:
+    """Return whether a framework can use a device here. Devices other than the CPU and GPUs of NVIDIA are for torch."""
+    if device == "cpu" or device.startswith("cuda"):
+        return device == "cpu" or gpu_usable(computes)
+    return computes == "torch" and _succeeds(f"import torch; torch.empty(1, device={device!r})")
+
+
 def matmul_precision_usable(name: str, device: str) -> bool:
     """Return whether a precision of matrix products has an effect in torch. It is imported in another process."""
     answer = f"has_effect({name!r}, torch.device({device!r}))"

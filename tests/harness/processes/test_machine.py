@@ -90,6 +90,12 @@ def test_worker_environment_adds_huge_pages_unless_chosen(
     assert worker_environment(spec())["GLIBC_TUNABLES"] == expected
 
 
+@pytest.mark.parametrize(("device", "usable"), [("cpu", True), ("meta", True), ("tpu", False), ("mps:9", False)])
+def test_other_devices_than_gpus_of_nvidia_are_those_of_torch(device: str, usable: bool) -> None:
+    assert machine.device_usable(device, "torch") is usable
+    assert machine.device_usable(device, "tensorflow") is (device == "cpu")
+
+
 def test_gpu_usable_asks_each_framework_once(monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
     monkeypatch.setattr(machine, "_succeeds", lambda code: not questions.append(code))
