@@ -119,7 +119,6 @@ def command(arguments: argparse.Namespace) -> int:
         experiment_file.save(typed)
         specs = plan.independent_runs
         finished = reuse.reusable_records(arguments.results, specs, complain=warn)
-        sweep.check_devices(specs, finished, arguments.engine)
         _announce(arguments, plan, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)

@@ -60,7 +60,6 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.plan is not None:
             return seed_plan.report(arguments.plan, specs, arguments)
         finished = reuse.reusable_records(arguments.results, specs, complain=warn)
-        sweep.check_devices(specs, finished, arguments.engine)
         _announce(suite, specs, finished)
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)

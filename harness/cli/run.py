@@ -78,7 +78,7 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
         return _report(records[0], arguments.results, guard)
     with guard.interruptible():
-        sweep.check_devices([spec], [], "local")
+        sweep.check_devices([spec])
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
     settings = ProcessSettings(**sweep.process_settings(arguments))
     with log_options.logging_runs(arguments, [spec]) as listener, contextlib.closing(display):

@@ -201,7 +201,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     _check_settings(models, arguments.set)
     specs = options.available(arguments, lambda data: [_spec(arguments, size, data, model) for model in models])
     dataset = sweep.prepare(specs)[specs[0].data]
-    sweep.check_devices(specs, [], "local")
+    sweep.check_devices(specs)
     jobs = [_job(arguments, size, spec, model.name, spec.framework) for model, spec in zip(models, specs, strict=True)]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,14 +152,12 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     return datasets
 
 
-def check_devices(specs: list[RunSpec], finished: Sequence[RunRecord], engine: str) -> None:
-    """Check that the devices of those runs that are not finished are available: reports need none.
+def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
+    """Check the devices of runs that are not finished; finished ones are reported without their device.
 
     Raises:
         ValueError: A device is not available, or does not have the run's precision of products.
     """
-    known = {record.id for record in finished}
-    specs = [spec for spec in specs if spec.id not in known]
     if engine != "local":
         engine_options.check_devices(specs, engine)
         return
@@ -214,9 +212,15 @@ def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
-    """Print how long the missing runs take, run them, and return all records."""
+    """Print how long the missing runs take, run them, and return all records.
+
+    Raises:
+        ValueError: The device of a missing run is not available.
+    """
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
+    with interruptible():
+        check_devices(missing, arguments.engine)
     outcome = launcher.Outcome()
     settings = launcher.RunSettings(
         **process_settings(arguments),
@@ -269,9 +273,14 @@ def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
-    """Print every run with its estimated time and disk space, and the sums. Returns 0."""
+    """Print every run with its estimated time and disk space, and the sums. Returns 0.
+
+    Raises:
+        ValueError: The device of a missing run is not available.
+    """
     statuses = {record.id: record.status for record in finished}
     missing = [spec for spec in specs if spec.id not in statuses]
+    check_devices(missing, arguments.engine)
     jobs, _ = jobs_and_gpus(specs, arguments)
     forecast = forecast_runs(missing, arguments.results, jobs)
     sizes = disk_bytes(missing)

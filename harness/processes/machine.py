@@ -250,8 +250,10 @@ def gpu_usable(computes: str) -> bool:
 
 def device_usable(device: str, computes: str) -> bool:
     """Return whether a framework can use a device here. Devices other than the CPU and GPUs of NVIDIA are for torch."""
-    if device == "cpu" or device.startswith("cuda"):
-        return device == "cpu" or gpu_usable(computes)
+    if device == "cpu":
+        return True
+    if device.startswith("cuda"):
+        return gpu_usable(computes)
     return computes == "torch" and _succeeds(f"import torch; torch.empty(1, device={device!r})")
 
 

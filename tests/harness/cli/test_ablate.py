@@ -63,11 +63,14 @@ def test_base_can_be_an_external_recipe() -> None:
 
 
 def test_device_is_needed_for_unfinished_runs_only() -> None:
-    specs = planned(["ablate", *TINY, "--field", "norm", "--seed=0", "--device", "cudda"])
+    line = ["ablate", *TINY, "--field", "norm", "--seed=0", "--device", "cudda"]
+    specs, arguments = planned(line), parser().parse_args(line)
+    arguments.typed = ""
     finished = [RunRecord(id=spec.id, spec=spec, status="completed") for spec in specs[1:]]
-    with pytest.raises(ValueError, match="device 'cudda' is not available"):
-        sweep.check_devices(specs, finished, "local")
-    sweep.check_devices(specs[1:], finished, "local")
+    for start in (sweep.execute, sweep.dry_run):
+        with pytest.raises(ValueError, match="device 'cudda' is not available"):
+            start(specs, finished, arguments)
+    assert sweep.execute(specs[1:], finished, arguments).records == finished
 
 
 def test_grid_is_reported_and_only_missing_runs_are_run_again(
