@@ -98,6 +98,7 @@ def test_jobs_default_to_number_of_gpus(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(machine, "cores", lambda: 5)
+    monkeypatch.setattr(machine, "device_usable", lambda *_: True)
     executed: dict[str, Any] = {}
     monkeypatch.setattr(local, "execute", lambda *_, **settings: executed.update(settings) or launcher.Outcome())
     options = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
