@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from harness.audit import (
 from harness.audit.run_folder import AuditContext, Skipped, StoredRun, is_running, read, run_names
 from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns, agreement
+from harness.data import tokenizer_process
 from harness.experiments.specs import Budget
 from harness.storage import run_store
 from harness.text import count, first_few
@@ -241,7 +243,9 @@ def check(
         runs = [run for run in runs if run.parsed is None or run.parsed.spec.budget == budget]
         if not runs:
             raise ValueError(f"{results}: there is no run with the budget {budget!r} in it")
-    report = apply(runs, table_rules.comparisons(runs, per_budget=bool(prefixes)), with_corpus=with_corpus)
+    tables = table_rules.comparisons(runs, per_budget=bool(prefixes))
+    with tokenizer_process.one_process() if with_corpus else nullcontext():
+        report = apply(runs, tables, with_corpus=with_corpus)
     remarks = []
     if running:
         remarks.append(f"{count(len(running), 'run')} in progress, not checked: {first_few(running, 4)}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from harness.cli import folder_options, options, translation_engine
 from harness.cli.console import say, say_json, warn
+from harness.data import tokenizer_process
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -69,12 +70,13 @@ def command(arguments: argparse.Namespace) -> int:
     if not chosen:
         raise ValueError(f"there is no completed run in {results}: name a folder with --results")
     rescored = []
-    for record in chosen:
-        if not arguments.json:
-            say(f"{record.id}:")
-        rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
-        if not arguments.json:
-            _say(rescored[-1])
+    with tokenizer_process.one_process():
+        for record in chosen:
+            if not arguments.json:
+                say(f"{record.id}:")
+            rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
+            if not arguments.json:
+                _say(rescored[-1])
     if arguments.json:
         say_json([_json(run) for run in rescored])
     return int(bool(unreadable) or (not library and any(run.differences for run in rescored)))

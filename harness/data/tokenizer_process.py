@@ -1,18 +1,23 @@
 """Tokenizers in a separate process: spaCy imports torch, which must not enter a process that trains Keras models.
 
-All functions raise ValueError as the tokenizers do, and RuntimeError if the process fails.
+Functions that tokenise or train raise ValueError as the tokenizers do, and RuntimeError if the process fails.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.data import tokenizers
 from harness.processes import json_process
+
+MODULE = "harness.data.tokenizer_process"
+_shared: json_process.JsonProcess | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +53,25 @@ def train_bpe(sides: Sequence[tuple[str, Sequence[str]]], *, merges: int, case: 
     return base64.b64decode(_request("train_bpe", sides=list(sides), merges=merges, case=case))
 
 
+@contextlib.contextmanager
+def one_process() -> Iterator[None]:
+    """Send all requests within this context to one process: starting one takes longer than a thousand lines."""
+    global _shared
+    with json_process.JsonProcess(MODULE, safe_path=True) as _shared:
+        try:
+            yield
+        finally:
+            _shared = None
+
+
 def _request(command: str, **arguments: Any) -> Any:
+    global _shared
     try:
-        return json_process.request_once("harness.data.tokenizer_process", command, arguments, safe_path=True)
+        if _shared is not None:
+            return _shared.request(command, **arguments)
+        return json_process.request_once(MODULE, command, arguments, safe_path=True)
     except json_process.ProcessFailed as error:
+        _shared = None  # it may have ended, and later requests can still be answered
         raise RuntimeError(f"the tokenizer process failed: {error}") from error
 
 
@@ -61,12 +81,14 @@ def _request(command: str, **arguments: Any) -> Any:
 def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:
     tokens = []
     for job in jobs:
-        model = base64.b64decode(job["model"])
-        tokenizer = tokenizers.tokenizer(
-            job["tokenizer"], job["language"], case=job["case"], model=model, fallback=job["fallback"]
-        )
-        tokens.append([tokenizer.tokenise(text) for text in job["texts"]])
+        texts = job.pop("texts")
+        tokens.append(list(map(_tokenizer(**job).tokenise, texts)))
     return tokens
+
+
+@functools.lru_cache(maxsize=8)
+def _tokenizer(tokenizer: str, language: str, model: str, **settings: str) -> tokenizers.TextTokenizer:
+    return tokenizers.tokenizer(tokenizer, language, model=base64.b64decode(model), **settings)
 
 
 def _train_sentencepiece(name: str, texts: Sequence[str], **settings: Any) -> tuple[str, Sequence[str]]:

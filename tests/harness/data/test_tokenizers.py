@@ -23,6 +23,7 @@ from harness.data.tokenizers import (
     train_sentencepiece,
 )
 from harness.experiments import specs
+from harness.processes import json_process
 from impls.contract import SPECIAL_TOKENS
 
 SENTENCES = (
@@ -279,6 +280,26 @@ def test_tokenizer_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="the tokenizer process failed: its process ended with code 1"):
         cut("whitespace", "en", "a")
+
+
+def test_one_tokenizer_process_answers_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = json_process.start_module
+    monkeypatch.setattr(json_process, "start_module", lambda *a, **k: started.append(start(*a, **k)) or started[-1])
+    with tokenizer_process.one_process():
+        assert cut("whitespace", "en", "a b") == [["a", "b"]]
+        assert cut("moses", "en", "don't") == [["don", "'t"]]
+        with pytest.raises(ValueError, match="^language='tlh'"):
+            cut("spacy", "tlh", "a")
+        assert cut("spacy", "de", "ein Hund.") == [["ein", "hund", "."]]
+        assert len(started) == 1
+        started[0].kill()
+        with pytest.raises(RuntimeError, match="the tokenizer process failed: killed by SIGKILL"):
+            cut("whitespace", "en", "a")
+        assert cut("whitespace", "en", "a") == [["a"]]
+    assert cut("whitespace", "en", "a") == [["a"]]
+    assert len(started) == 3
+    assert all(process.poll() is not None for process in started)
 
 
 def test_tokenizer_process_ignores_what_libraries_print(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
