@@ -48,6 +48,8 @@ FAMILIES: dict[str, Recipe] = {"base": BASE, "gru": GRU, "torch_reference": REFE
 COVERED = {"learned_positions", "paper_base"}
 """Variants that other cases cover by default: the first on realistic batches, the second by `paper`, its small copy."""
 REALISTIC_FAULTS = REALISTIC + UPDATES
+TWO_LAYERS = {"MoreDropoutInLargeBatches"}
+"""Faults that show too little in the losses of one layer."""
 
 
 def external_builder(*sizes: int, dropout: float | None = None, **settings: Any) -> Seq2SeqModel:
@@ -91,7 +93,9 @@ def slow_unless(names: Iterable[str], default: Container[str]) -> list[Any]:
 
 @pytest.mark.parametrize("name", slow_unless(RECIPES, (*combinations(), THREE_RATES)))
 def test_recipe_obeys_every_law_on_small_batches(name: str) -> None:
-    assert not failures(results(RECIPES[name], fast=True))
+    """The combinations have one layer; the variants below have two."""
+    recipe = combinations().get(name)
+    assert not failures(results(RECIPES[name] if recipe is None else replace(recipe, layers=1), fast=True))
 
 
 @pytest.mark.slow
@@ -132,7 +136,8 @@ def test_external_variant_with_fixed_dropout_fails_law_1_with_advice() -> None:
 @pytest.mark.parametrize("family", slow_unless(FAMILIES, ["base"]))
 @pytest.mark.parametrize(("number", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
 def test_law_detects_its_planted_fault(number: int, fault: type, family: str) -> None:
-    assert_detected(results(FAMILIES[family], fault, {number}, fast=True))
+    recipe = FAMILIES[family]
+    assert_detected(results(replace(BASE, layers=1) if recipe is BASE else recipe, fault, {number}, fast=True))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,8 @@ def test_law_detects_its_planted_fault(number: int, fault: type, family: str) ->
 )
 @pytest.mark.parametrize(("number", "fault"), REALISTIC_FAULTS, ids=[fault.__name__ for _, fault in REALISTIC_FAULTS])
 def test_law_detects_faults_of_large_batches_long_sentences_and_updates(number: int, fault: type, fast: bool) -> None:
-    assert_detected(results(BASE, fault, {number}, fast=fast))
+    layers = 1 if fast and fault.__name__ not in TWO_LAYERS else BASE.layers
+    assert_detected(results(replace(BASE, layers=layers), fault, {number}, fast=fast))
 
 
 def test_every_law_has_a_fault() -> None:
