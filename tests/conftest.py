@@ -67,6 +67,14 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def has_models_page(tmp_path: Path) -> None:
+    """Let reports in folders of `tmp_path` find the models page above them, so that they do not draw it again."""
+    from harness.reporting.models_report import PAGE
+
+    (tmp_path / PAGE).touch()
+
+
+@pytest.fixture
 def unchecked(offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `compare` use no corpus, and apply no rule of `check`, which synthetic records would not pass."""
     monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])

@@ -134,7 +134,9 @@ class TensorFlow(Backend):
             if kind not in graphs:
                 first = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments[0])
                 signature = (first, *tf.nest.map_structure(free, arguments[1:]))
-                graphs[kind] = tf.function(function, input_signature=signature, autograph=False)
+                # A call of the function itself would compare every argument with the signature three times.
+                whole = tf.function(function, input_signature=signature, autograph=False)
+                graphs[kind] = whole.get_concrete_function()
             return graphs[kind](*arguments)
 
         return call

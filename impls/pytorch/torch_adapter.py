@@ -262,7 +262,7 @@ class TorchModel:
 
     def set_weights(self, weights: Arrays) -> None:
         """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
-        check(weights, {name: slot.read(slot.parameter).shape for name, slot in self._slots.items()})
+        check(weights, {name: slot.shape for name, slot in self._slots.items()})
         for name, slot in self._slots.items():
             slot.write(slot.parameter, weights[name])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -53,6 +54,12 @@ class WeightSlot(NamedTuple):
     rows: slice
     kernel: bool
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the canonical array."""
+        values = self.parameter.detach()[self.rows]
+        return tuple((values.flatten(1).T if self.kernel else values).shape)
+
     def read(self, tensor: torch.Tensor) -> Numbers:
         """Return a copy of the canonical array in `tensor`, the parameter or one of its moments."""
         values = tensor.detach()[self.rows].float()
@@ -67,17 +74,23 @@ class WeightSlot(NamedTuple):
         target.copy_((values.T if self.kernel else values).reshape(target.shape))
 
 
+@functools.cache
+def canonical_names(torch_name: str) -> tuple[str, ...]:
+    """Return the canonical names of the parts of a parameter, in the order of its rows."""
+    pattern = next((candidate for candidate in PACKED if re.search(candidate, torch_name)), "$")
+    names = [re.sub(pattern, part, torch_name) for part in PACKED.get(pattern, ("",))]
+    for old, new in NAMES:
+        names = [re.sub(old, new, name) for name in names]
+    return tuple(names)
+
+
 def slots(module: nn.Module) -> dict[str, WeightSlot]:
     """Return the location of each canonical tensor of a torch module."""
     slots_by_name: dict[str, WeightSlot] = {}
     for torch_name, parameter in module.named_parameters():
-        pattern = next((candidate for candidate in PACKED if re.search(candidate, torch_name)), "$")
-        parts = PACKED.get(pattern, ("",))
-        size = len(parameter) // len(parts)
-        for index, part in enumerate(parts):
-            name = re.sub(pattern, part, torch_name)
-            for old, new in NAMES:
-                name = re.sub(old, new, name)
+        names = canonical_names(torch_name)
+        size = len(parameter) // len(names)
+        for index, name in enumerate(names):
             slots_by_name[name] = WeightSlot(
                 parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel")
             )

@@ -35,8 +35,7 @@ def cases(*tasks: Task, slow: bool = False) -> list[Any]:
     return [pytest.param(task, id=str(task), marks=[pytest.mark.slow] if slow else []) for task in tasks]
 
 
-MIXED = [name for name in combinations() if "head_width" not in name]
-QUICK = [Task("tensorflow", "laws", name) for name in (*MIXED, "gru")]
+QUICK = [Task("tensorflow", "laws", name) for name in combinations()]
 DROPPING = [Task("tensorflow", "laws", name, "dropout") for name in (THREE_RATES, "gru", *TRANSFORMERS)]
 QUICK += DROPPING[:2]
 REPEATED = [Task("jax", "laws", name, "repeated") for name in ON_JAX]

@@ -98,7 +98,7 @@ def test_relative_change_of_a_thousandth_in_any_tensor_fails(task: Task, crew: C
     "task",
     [
         pytest.param(
-            Task(backend, "parity", PLANTS[plant].variant, plant=plant),
+            Task(backend, "faulty", PLANTS[plant].variant, plant=plant),
             id=f"{plant} {backend}",
             marks=[pytest.mark.slow] * (backend != "tensorflow"),
         )

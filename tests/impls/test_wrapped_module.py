@@ -190,7 +190,7 @@ def test_laws_end_with_the_law_to_start_with(capsys: pytest.CaptureFixture[str])
 
 
 def test_module_without_attention_trains_without_attention_maps(
-    tmp_path: Path, processes: None, one_process: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, processes: None, one_process: None, has_models_page: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ["--corpus", "captions", "--tokenizer", "whitespace", "--suite", "quick"]
     command = ["run", "test_wrapped_module:without_attention", *data, "--updates", "5", "--threads", "1"]

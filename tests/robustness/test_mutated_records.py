@@ -79,8 +79,8 @@ Mutation = Callable[[dict[str, Any]], tuple[dict[str, Any], Any]]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
+def _little_drawn(has_models_page: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # the page has the figure, too
 
 
 @pytest.fixture

@@ -15,9 +15,14 @@ from harness.audit import rules
 from harness.cli.main import main
 from harness.storage import files, run_store
 
-pytestmark = pytest.mark.usefixtures("cache")
+pytestmark = pytest.mark.usefixtures("cache", "has_models_page")
 
 FORGED = edit("scores.chrf", lambda score: score + 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_plot_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)
 
 
 def report(results: Path) -> tuple[int, str, str]:
@@ -47,18 +52,22 @@ def test_report_failing_rule_is_on_both_pages_and_standard_error(
     assert "bakeoff: check: C25 counts: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION, run_store.WEIGHTS])
-def test_report_run_with_a_damaged_file_is_named_and_left_out(
-    results: Path, capsys: pytest.CaptureFixture[str], name: str
+@pytest.mark.parametrize(
+    "names", [(run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION), (run_store.WEIGHTS,)], ids=len
+)
+def test_report_runs_with_a_damaged_file_are_named_and_left_out(
+    results: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...]
 ) -> None:
-    path = results / FIRST / name
-    path.write_bytes(flip(path.read_bytes()))
+    damaged = [path for path in sorted(results.iterdir()) if path.name != SECOND][: len(names)]
+    for folder, name in zip(damaged, names, strict=True):
+        (folder / name).write_bytes(flip((folder / name).read_bytes()))
     code, *pages = report(results)
     assert code == 1
-    line = next(line for line in capsys.readouterr().err.split("\n") if "left out of the report" in line)
-    assert str(path) in line
+    lines = [line for line in capsys.readouterr().err.split("\n") if "left out of the report" in line]
     rows = (results.parent / "page" / "runs.csv").read_text(encoding="utf-8")
-    assert FIRST not in rows
+    for folder, name in zip(damaged, names, strict=True):
+        assert any(str(folder / name) in line for line in lines)
+        assert folder.name not in rows
     assert SECOND in rows
     assert "fails the check" in pages[0]
 
