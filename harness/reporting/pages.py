@@ -40,7 +40,6 @@ def write_html(report: Document, path: Path, *, plot_folder: Path | None = None)
     page = render_html.document(_linked(report, path.parent), plots)
     for (name, layout), plot in plots.items():
         if plot_folder is not None and layout == "wide":
-            plot.set_layout_engine("none")  # the page has laid it out
             plot_style.write(plot, plot_folder / f"{name}.svg")
     files.write_bytes(path, page.encode("utf-8", "replace"))
     return path
