@@ -87,7 +87,7 @@ def test_readme_is_short() -> None:
 SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS]
 
 
-@pytest.mark.usefixtures("processes", "one_process")
+@pytest.mark.usefixtures("processes", "one_process", "undrawn")
 def test_commands_of_the_readme_work_in_their_order_in_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_run_without_multi30k_uses_the_captions_and_says_so(capsys: pytest.Captu
     assert "already completed" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_bench_trains_reports_and_repeats_only_failed_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
