@@ -84,7 +84,7 @@ def test_readme_is_short() -> None:
     assert sum(words) / len(words) <= 20
 
 
-SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS]
+SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS, "--set=recipe.width=16", "--set=recipe.ffn_width=16"]
 
 
 @pytest.mark.usefixtures("processes", "one_process", "undrawn")
