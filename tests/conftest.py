@@ -177,6 +177,15 @@ def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have empty drawings, which take most of the time of a page, and an empty models page."""
+    monkeypatch.setattr("harness.reporting.run_plots.lay_out", lambda _: None)
+    monkeypatch.setattr("harness.reporting.render_html.inline", lambda *_: "")
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda *_: None)
+    monkeypatch.setattr("harness.reporting.models_report.write", lambda folder: (folder / "models.html").touch())
+
+
+@pytest.fixture
 def variant_pair(tmp_path: Path) -> Path:
     """Return a folder with runs of two variants, without translations."""
     from compare_cases import BLEU, save_record

@@ -8,9 +8,10 @@ import xml.etree.ElementTree as tree
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, SERIES, STYLES, TIP, styled
+from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, SERIES, STYLES, TIP, lay_out, styled
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 COLOURS = {
@@ -38,6 +39,10 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
     """
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
+        before, plot.dpi = plot.dpi, FigureCanvasSVG.fixed_dpi
+        FigureCanvasSVG(plot)
+        lay_out(plot)
+        plot.dpi = before
         plot.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     root = tree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):

@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from harness.reporting import concept_plots, pages
+from harness.reporting import concept_plots, pages, render_html
 from harness.reporting.document import Block, Document, Figure, Heading, Headline, Links, Table, Text
+from harness.storage import files
 from harness.training import schedules
 from impls import formulas
 from impls.contract import Activation
 from impls.recipes import TRAININGS
 
 PAGE = "models.html"
+LINKS = ("Runs report", "index.html"), ("Ablation", "ablation/index.html"), ("Speed", "speed/index.html")
 SAMPLED = 8
 """The rows and columns of a position table that are shown as numbers."""
 
 
 def write(folder: Path) -> Path:
-    """Write `folder`/models.html and return its path."""
-    return pages.write_html(report(), folder / PAGE)
+    """Write `folder`/models.html, with links to the pages that exist, and return its path."""
+    links = tuple((title, address) for title, address in LINKS if (folder / address).is_file())
+    files.write_bytes(folder / PAGE, _page(links))
+    return folder / PAGE
 
 
-def report() -> Document:
-    """Return the page as a document."""
-    return Document(
+@cache
+def _page(links: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the page; a process that writes several reports draws it once."""
+    report = Document(
         title="Models: what they are made of",
         headline=Headline("The parts in which the variants differ: positions, masks, activations and learning rates."),
         origin="Made by Bakeoff from the formulas that the models use.",
         blocks=(
-            Links((("Runs report", "index.html"), ("Ablation", "ablation/index.html"), ("Speed", "speed/index.html"))),
+            *([Links(links)] if links else []),
             *_positions(),
             *_masks(),
             *_activations(),
             *_learning_rates(),
         ),
     )
+    return render_html.document(report, pages.drawn(report)).encode("utf-8")
 
 
 def _positions() -> list[Block]:

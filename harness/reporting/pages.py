@@ -24,26 +24,23 @@ def write(report: Document, folder: Path) -> Path:
     headline = {"title": report.title, **asdict(report.headline), "warnings": report.warnings}
     text = json.dumps(headline, indent=1, ensure_ascii=False) + "\n"
     files.write_bytes(folder / HEADLINE, text.encode("utf-8", "replace"))
-    path = write_html(report, folder / render_html.PAGE, plot_folder=folder / "figures")
-    page = render_markdown.document(_linked(report, folder))
-    files.write_bytes(folder / render_markdown.PAGE, page.encode("utf-8", "replace"))
-    return path
+    linked, plots = _linked(report, folder), drawn(report)
+    page = render_html.document(linked, plots)  # it also gives the panels of plots their places
+    for (name, layout), plot in plots.items():
+        if layout == "wide":
+            plot_style.write(plot, folder / "figures" / f"{name}.svg")
+    files.write_bytes(folder / render_html.PAGE, page.encode("utf-8", "replace"))
+    files.write_bytes(folder / render_markdown.PAGE, render_markdown.document(linked).encode("utf-8", "replace"))
+    return folder / render_html.PAGE
 
 
-def write_html(report: Document, path: Path, *, plot_folder: Path | None = None) -> Path:
-    """Write a document as one HTML file, and its figures as SVG under `plot_folder`; return `path`."""
-    plots = {
+def drawn(report: Document) -> render_html.Plots:
+    """Return the plots of a document, which `render_html.document` needs."""
+    return {
         (figure.name, layout): figure.draw(layout=layout)
         for figure in find(report.blocks, Figure)
         for layout in plot_style.LAYOUTS
     }
-    page = render_html.document(_linked(report, path.parent), plots)
-    for (name, layout), plot in plots.items():
-        if plot_folder is not None and layout == "wide":
-            plot.set_layout_engine("none")  # the page has laid it out
-            plot_style.write(plot, plot_folder / f"{name}.svg")
-    files.write_bytes(path, page.encode("utf-8", "replace"))
-    return path
 
 
 def _linked(report: Document, folder: Path) -> Document:

@@ -48,7 +48,6 @@ SETTINGS: Any = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
     "figure.dpi": 100,
     "font.size": 10,
     "grid.color": GRID,
@@ -160,7 +159,7 @@ def short(label: str, *, width: int = 24) -> str:
 
 def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
     """Return a new figure of this size in inches, with its own canvas, and its axes as an array [rows, columns]."""
-    plot = Figure(figsize=(width, height))
+    plot = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(plot)
     return plot, plot.subplots(rows, columns, squeeze=False, **shared)
 
@@ -276,6 +275,14 @@ def spread(positions: Sequence[float], gaps: Sequence[float], low: float, high: 
     centres = np.empty(len(order))
     centres[order] = np.clip(starts, low, high - sizes.sum()) + offsets
     return centres.tolist()
+
+
+def lay_out(plot: Figure) -> None:
+    """Give the panels of a figure their places for good; otherwise every drawing begins with a draft of everything."""
+    engine = plot.get_layout_engine()
+    if engine is not None:
+        engine.execute(plot)
+    plot.set_layout_engine(None)
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, line: bool = True) -> None:

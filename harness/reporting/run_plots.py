@@ -27,6 +27,7 @@ from harness.reporting.plot_style import (
     Style,
     figure,
     label_ends,
+    lay_out,
     logarithmic,
     name_rows,
     row_panels,
@@ -159,8 +160,7 @@ def learning_curves(curves: Sequence[Panel], chart: CurveChart, *, layout: Layou
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8 if layout == "wide" else 5, min_n_ticks=1))
     reference = f"; grey: {chart.lines[first_field][0]} of the first panel" if len(curves) > 1 else ""
     subtitle(picture, f"{chart.heading}{reference}")
-    picture.draw_without_rendering()
-    picture.set_layout_engine("none")
+    lay_out(picture)
     return picture
 
 

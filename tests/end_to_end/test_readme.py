@@ -84,10 +84,10 @@ def test_readme_is_short() -> None:
     assert sum(words) / len(words) <= 20
 
 
-SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS]
+SMALL = ["--suite", "quick", "--epochs", "1", *OPTIONS, "--set=recipe.width=16", "--set=recipe.ffn_width=16"]
 
 
-@pytest.mark.usefixtures("processes", "one_process")
+@pytest.mark.usefixtures("processes", "one_process", "undrawn")
 def test_commands_of_the_readme_work_in_their_order_in_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
 TINY = tiny_options("--updates", "2", pairs=200)
 
 

@@ -34,9 +34,8 @@ recipe.dropout = 0.25
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     Path("experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
 
 

@@ -27,7 +27,7 @@ def stored(experiment: str) -> list[RunRecord]:
     return run_store.records(Path("results/local", experiment))
 
 
-@pytest.mark.usefixtures("executed", "one_process")
+@pytest.mark.usefixtures("executed", "one_process", "undrawn")
 def test_commands_with_an_experiment_use_its_folders_alone(capsys: pytest.CaptureFixture[str]) -> None:
     builders = "--variant counting_model:build --variant counting_model:build_logging_gpus"
     assert main(f"bench {builders} --seed 0 {SMALL} --experiment first".split()) == 0

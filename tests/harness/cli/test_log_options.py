@@ -16,7 +16,7 @@ from harness.reporting import trackers
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
 
 SMALL = "--corpus captions --tokenizer whitespace --threads 1 --epochs 2 --set data.training_pairs=200"
 SMALL += " --set training.batch_size=32 --set decoding.max_tokens=5"

@@ -25,7 +25,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.contract import Training
 
-pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
 RATES = (5e-4, 1e-3, 2e-3)
 LINE = ["ablate", *tiny_options("--epochs", "1", pairs=100), "--field", "norm_order", "--seed", "0"]
 LINE += ["--tune-rate", "2e-2,1e-3,1e-2"]

@@ -67,6 +67,7 @@ def loss_effects(study: StudyEffects | None) -> dict[str, float]:
     }
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) -> None:
     records = tuned_runs()
     study = study_of(records)
@@ -106,7 +107,7 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
         ({"weights": {}}, "initial weights, seed 1"),
     ],
 )
-def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message: str) -> None:
     records = tuned_runs()
     assert find_mismatches(records, "tuned") == []
     changed = [
@@ -122,7 +123,7 @@ def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message:
     assert any(message in line for line in study.tuned.effects.study.differences)
     assert not study.tuned.effects.fields
     assert any(message in str(line) for line in find_mismatches(changed, "tuned"))
-    assert "No tuned table: these runs are not comparable." in markdown(analysed(changed), tmp_path)
+    assert "No tuned table: these runs are not comparable." in terminal(analysed(changed))
 
 
 def test_run_with_another_setting_is_not_the_tuned_run_of_a_cell() -> None:
@@ -210,6 +211,7 @@ def worsened(record: RunRecord) -> RunRecord:
     return replace(record, curve=curve)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) -> None:
     records = tuned_runs()
     assert [group.budget for group in groups(records)] == ["controlled", "tuned"]

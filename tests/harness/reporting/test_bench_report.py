@@ -267,6 +267,7 @@ def test_description_of_the_curves_names_the_panels(variants: tuple[str, ...], e
     assert curves.alt.endswith(ending)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: Path) -> None:
     for folder, address in ((tmp_path, "models.html"), (tmp_path / "captions", "../models.html")):
         content = write(page_records(), folder).with_suffix(".md").read_text(encoding="utf-8")

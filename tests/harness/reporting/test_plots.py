@@ -79,7 +79,8 @@ DRAW: dict[str, Callable[..., Figure]] = {
 
 
 def visible_texts(picture: Figure) -> list[Text]:
-    """Return the texts of a figure that has been laid out, without the numbers of horizontal axes."""
+    """Lay a figure out and return its texts, without the numbers of horizontal axes."""
+    plot_style.styled(plot_style.lay_out)(picture)
     picture.draw_without_rendering()
     texts = list(picture.texts)
     for axes in picture.axes:
