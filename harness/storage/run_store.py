@@ -286,10 +286,16 @@ def _kind(array: Numbers) -> str:
 def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> str:
     """Write the cross attention of some test sentences, by number, and return the SHA-256 of the file.
 
-    Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions.
+    Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions. Maps that are too large to be read
+    are left out.
     """
     path = own_folder(results, run_id) / ATTENTION
-    arrays = {str(number): weights for number, weights in sorted(maps.items())}
+    most = ATTENTION_BYTES // (len(maps) + 1)  # of each map; the rest is for the header
+    arrays = {
+        str(number): weights
+        for number, weights in sorted(maps.items())
+        if weights.nbytes <= most and max(weights.shape) <= MAP_POSITIONS
+    }
     _check_attention(path, arrays)
     return tensors.write(path, arrays, ATTENTION_BYTES)
 
