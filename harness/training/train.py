@@ -294,7 +294,7 @@ class _Run:
             tested,
             started=trained.started,
             fingerprints=tested.fingerprints | training,
-            environment=self.environment | history | {"trained_as": trained.id},
+            environment=self.environment | history | {"trained_as": trained.environment.get("trained_as", trained.id)},
             sizes=trained.sizes | self.dataset.figures,
             curve=trained.curve,
             chosen_epochs=trained.chosen_epochs,
