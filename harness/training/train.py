@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,6 +114,8 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         ValueError: The model is not available, this process already runs Keras on another backend, or an external
             builder uses another framework than the one of the run.
     """
+    if torch := sys.modules.get("torch"):  # imported before, as in a notebook: it reads OMP_NUM_THREADS no more
+        torch.set_num_threads(spec.threads)
     words = len(dataset.source_words), len(dataset.target_words)
     settings: dict[str, Any] = {
         "training": spec.training,
