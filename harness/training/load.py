@@ -86,6 +86,8 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
     if not isinstance(settings, Mapping | None):
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
+    if labels := {"variant", "budget"}.intersection(settings or ()):
+        raise ValueError(f"settings: the {labels.pop()} is no setting; it follows from the recipe and the suite")
     values = {"seed": seed, **(settings or {})}
     return override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
 

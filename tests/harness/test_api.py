@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import HEAVY, imported
 from places import ROOT
 from small_runs import TINY
@@ -221,8 +222,10 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "results"
     recipe = dataclasses.replace(TINY, name="my_recipe")
+    torch.set_num_threads(2)  # a notebook that has imported torch
     run = harness.run(recipe, epochs=1, results=results, settings=SETTINGS)
     record = run.record
+    assert torch.get_num_threads() == record.spec.threads == 1
     assert record.status == "completed"
     assert (record.spec.variant, record.spec.data.corpus, record.spec.training.epochs) == ("my_recipe", "captions", 1)
     assert run_store.load_record(results, run.id) == record
@@ -267,6 +270,7 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"epochs": "3"}, "epochs='3': expected a whole number"),
         ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
+        ({"settings": {"budget": "controlled"}}, "settings: the budget is no setting; "),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
