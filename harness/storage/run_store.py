@@ -42,7 +42,7 @@ FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, LOG = "record.json", "hypotheses.jsonl", "log.txt"
 SENTENCES, ATTENTION, WEIGHTS = "sentences.safetensors", "attention.safetensors", "weights.safetensors"
 
-HYPOTHESES_BYTES = 24 * 2**20
+HYPOTHESES_BYTES = 64 * 2**20
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 16 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
@@ -201,7 +201,10 @@ def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]
     if len(hypotheses) > SENTENCES_COUNT:
         raise ValueError(f"{len(hypotheses):,} translations: expected at most {SENTENCES_COUNT:,}")
     lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
-    return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode())
+    path, content = own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode()
+    if len(content) > HYPOTHESES_BYTES:
+        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {HYPOTHESES_BYTES:,}")
+    return files.write_bytes(path, content)
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:
