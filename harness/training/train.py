@@ -135,6 +135,12 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     return model
 
 
+def laws_options(spec: RunSpec) -> str:
+    """Return the options with which the command `laws` builds the model of a run."""
+    keras = f" --framework keras --backend {spec.backend}" if spec.framework == "keras" else ""
+    return f"--variant {spec.variant}{keras}" + (f" --device {spec.device}" if spec.device != "cpu" else "")
+
+
 class _Run:
     """A run in progress: its model, its training loop, and the results so far."""
 
@@ -214,7 +220,7 @@ class _Run:
             precision=self.spec.precision,
             matmul_precision=self.spec.matmul_precision,
             device=self.spec.device,
-            options=f"--variant {self.spec.variant}" + " --framework keras" * (self.spec.framework == "keras"),
+            options=laws_options(self.spec),
         )
 
     def resume(self) -> None:
