@@ -70,7 +70,8 @@ def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> Dat
     corpus = corpus or ("files" if files else "captions")
     if corpus == "files":
         names = [field.name for field in fields(FileSpec)]
-        given = files if isinstance(files, Mapping) else {}
+        # An empty target is that of a TSV file, as in `FileSpec`.
+        given = {name: path for name, path in files.items() if path} if isinstance(files, Mapping) else {}
         if not {*names[:3]} <= {*given} <= {*names}:
             raise ValueError(
                 f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"

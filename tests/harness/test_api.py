@@ -258,7 +258,8 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("pairs.tsv").write_text(pair * 40, encoding="utf-8")
     names = ("train_source", "validation_source", "test_source")
     settings = {**SETTINGS, "data.tokenizer": "whitespace", "data.training_pairs": None}
-    run = harness.run(TINY, files=dict.fromkeys(names, "pairs.tsv"), epochs=1, settings=settings)
+    files = {**dict.fromkeys(names, "pairs.tsv"), "train_target": ""}
+    run = harness.run(TINY, files=files, epochs=1, settings=settings)
     assert run.record.spec.data.files == FileSpec(**dict.fromkeys(names, str(tmp_path / "pairs.tsv")))
     with pytest.raises(ValueError, match="there is none in elsewhere"):
         harness.translate(run.id, ["Ein Hund"], results="elsewhere")
