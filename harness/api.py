@@ -325,6 +325,7 @@ def run(
     Raises:
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed: Training failed. The stored record has the reason.
+        KeyboardInterrupt: Ctrl-C. The same call resumes from the last checkpoint.
     """
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
@@ -339,6 +340,8 @@ def run(
     folder = Path(results)
     with locks.hold(folder, spec.id):
         record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"))
+    if record.status == "interrupted":
+        raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":
         warnings.warn(f"{record.id}: {record.ending}", stacklevel=2)
     return TrainedRun(record, folder)

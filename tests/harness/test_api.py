@@ -245,6 +245,13 @@ def test_run_that_fails_or_diverges_says_why(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(train, "measure", fail)
     with pytest.raises(harness.RunFailed, match=r"-captions-.*: RuntimeError: a reason$"):
         harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
+    monkeypatch.setattr(train, "measure", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"-captions-.*: interrupted after 7 of 7 updates$"):
+        harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def fail(*_: Any, **__: Any) -> None:
