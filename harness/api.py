@@ -324,8 +324,7 @@ def run(
 
     Raises:
         ValueError: A setting is not accepted, or the corpus is not available.
-        RunFailed: Training failed. The stored record has the reason.
-        KeyboardInterrupt: Ctrl-C. The same call resumes from the last checkpoint.
+        RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
