@@ -324,7 +324,7 @@ def run(
 
     Raises:
         ValueError: A setting is not accepted, or the corpus is not available.
-        RunFailed: Training failed. The stored record has the reason.
+        RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
@@ -339,6 +339,8 @@ def run(
     folder = Path(results)
     with locks.hold(folder, spec.id):
         record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"))
+    if record.status == "interrupted":
+        raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":
         warnings.warn(f"{record.id}: {record.ending}", stacklevel=2)
     return TrainedRun(record, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 LARGEST_COUNT, MOST_LAYERS = 65_536, 1_024
@@ -35,8 +36,8 @@ def is_whole(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float; True and False are not."""
-    return is_whole(value) or isinstance(value, float)
+    """Return whether a value is an int or a finite float; True and False are not."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def check_counts(settings: object, *names: str) -> None:

@@ -55,10 +55,13 @@ def signature(data: DataSpec) -> dict[str, str] | None:
 
     These are the digests of Multi30k's files, or the code and seed of the captions; None for the user's files. With
     them a cached corpus is found although its text is not available.
+
+    Raises: ValueError for an unknown direction or test set.
     """
     if data.corpus == "multi30k":
         return {name: multi30k.DIGESTS[name] for name in _multi30k_names(data)}
     if data.corpus == "captions":
+        _check_only_test_set(data)
         paths = [Path(__file__).with_name(name) for name in ("captions.py", "captions_lexicon.py")]
         return {**{path.name: cache.digest(path.read_bytes()) for path in paths}, "seed": str(data.seed)}
     return None

@@ -91,8 +91,8 @@ def finished_pilots(records: Iterable[RunRecord]) -> dict[RunSpec, list[RunRecor
 
 def choose(records: Sequence[RunRecord]) -> Choice:
     """Return the choice between the finished pilots of one cell. If they differ in length, the longest count."""
-    longest = max(_length(record.spec) for record in records)
-    records = [record for record in records if _length(record.spec) == longest]
+    longest = max(map(_length, records))
+    records = [record for record in records if _length(record) == longest]
     loss_of = {record.spec.training.peak_rate: _lowest_loss(record) for record in records}
     losses = dict(sorted(loss_of.items()))
     converged = {rate: loss for rate, loss in losses.items() if loss is not None}
@@ -113,8 +113,10 @@ def cell_key(spec: RunSpec) -> RunSpec:
     return replace(spec, recipe=recipe, budget="pilot", seed=PILOT_SEED, updates=None, training=training)
 
 
-def _length(spec: RunSpec) -> tuple[int, float]:
-    return spec.training.epochs, math.inf if spec.updates is None else spec.updates
+def _length(record: RunRecord) -> tuple[float, int]:
+    """Return the number of updates that a pilot was to make, and of epochs."""
+    limit, epochs = record.spec.updates or math.inf, record.spec.training.epochs
+    return min(limit, epochs * record.sizes.get("updates_per_epoch", math.inf)), epochs
 
 
 def _lowest_loss(record: RunRecord) -> float | None:

@@ -36,10 +36,17 @@ def canonical_json(value: Any) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return dataclasses, tuples and dicts as JSON values; recipes get their family and records their schema."""
+    """Return dataclasses, tuples and dicts as JSON values; recipes get their family and records their schema.
+
+    A whole number in a field for floats becomes a float, as `from_json` reads it: equal settings have equal JSON.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         heads = {name: getattr(value, name) for name in HEAD_FIELDS if hasattr(type(value), name)}
-        return heads | {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        items = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return heads | {
+            field.name: float(item) if type(item) is int and "float" in str(field.type) else to_json(item)
+            for field, item in items
+        }
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if isinstance(value, dict):

@@ -42,7 +42,7 @@ FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, LOG = "record.json", "hypotheses.jsonl", "log.txt"
 SENTENCES, ATTENTION, WEIGHTS = "sentences.safetensors", "attention.safetensors", "weights.safetensors"
 
-HYPOTHESES_BYTES = 24 * 2**20
+HYPOTHESES_BYTES = 64 * 2**20
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 16 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
@@ -201,7 +201,10 @@ def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]
     if len(hypotheses) > SENTENCES_COUNT:
         raise ValueError(f"{len(hypotheses):,} translations: expected at most {SENTENCES_COUNT:,}")
     lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
-    return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode())
+    path, content = own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode()
+    if len(content) > HYPOTHESES_BYTES:
+        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {HYPOTHESES_BYTES:,}")
+    return files.write_bytes(path, content)
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:
@@ -286,10 +289,16 @@ def _kind(array: Numbers) -> str:
 def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> str:
     """Write the cross attention of some test sentences, by number, and return the SHA-256 of the file.
 
-    Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions.
+    Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions. Maps that are too large to be read
+    are left out.
     """
     path = own_folder(results, run_id) / ATTENTION
-    arrays = {str(number): weights for number, weights in sorted(maps.items())}
+    most = ATTENTION_BYTES // (len(maps) + 1)  # of each map; the rest is for the header
+    arrays = {
+        str(number): weights
+        for number, weights in sorted(maps.items())
+        if weights.nbytes <= most and max(weights.shape) <= MAP_POSITIONS
+    }
     _check_attention(path, arrays)
     return tensors.write(path, arrays, ATTENTION_BYTES)
 

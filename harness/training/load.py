@@ -70,7 +70,8 @@ def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> Dat
     corpus = corpus or ("files" if files else "captions")
     if corpus == "files":
         names = [field.name for field in fields(FileSpec)]
-        given = files if isinstance(files, Mapping) else {}
+        # An empty target is that of a TSV file, as in `FileSpec`.
+        given = {name: path for name, path in files.items() if path} if isinstance(files, Mapping) else {}
         if not {*names[:3]} <= {*given} <= {*names}:
             raise ValueError(
                 f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"
@@ -86,6 +87,8 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
     if not isinstance(settings, Mapping | None):
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
+    if labels := {"variant", "budget"}.intersection(settings or ()):
+        raise ValueError(f"settings: the {labels.pop()} is no setting; it follows from the recipe and the suite")
     values = {"seed": seed, **(settings or {})}
     return override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,6 +114,8 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         ValueError: The model is not available, this process already runs Keras on another backend, or an external
             builder uses another framework than the one of the run.
     """
+    if torch := sys.modules.get("torch"):  # imported before, as in a notebook: it reads OMP_NUM_THREADS no more
+        torch.set_num_threads(spec.threads)
     words = len(dataset.source_words), len(dataset.target_words)
     settings: dict[str, Any] = {
         "training": spec.training,
@@ -130,6 +133,12 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         choice = f"keras --backend {computes}" if isinstance(model, Compiling) else "torch"
         raise ValueError(f"{spec.variant!r} does not compute with {spec.computes}: use --framework {choice}")
     return model
+
+
+def laws_options(spec: RunSpec) -> str:
+    """Return the options with which the command `laws` builds the model of a run."""
+    keras = f" --framework keras --backend {spec.backend}" if spec.framework == "keras" else ""
+    return f"--variant {spec.variant}{keras}" + (f" --device {spec.device}" if spec.device != "cpu" else "")
 
 
 class _Run:
@@ -211,7 +220,7 @@ class _Run:
             precision=self.spec.precision,
             matmul_precision=self.spec.matmul_precision,
             device=self.spec.device,
-            options=f"--variant {self.spec.variant}" + " --framework keras" * (self.spec.framework == "keras"),
+            options=laws_options(self.spec),
         )
 
     def resume(self) -> None:
@@ -294,7 +303,7 @@ class _Run:
             tested,
             started=trained.started,
             fingerprints=tested.fingerprints | training,
-            environment=self.environment | history | {"trained_as": trained.id},
+            environment=self.environment | history | {"trained_as": trained.environment.get("trained_as", trained.id)},
             sizes=trained.sizes | self.dataset.figures,
             curve=trained.curve,
             chosen_epochs=trained.chosen_epochs,

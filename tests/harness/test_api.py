@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import HEAVY, imported
 from places import ROOT
 from small_runs import TINY
@@ -221,8 +222,10 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "results"
     recipe = dataclasses.replace(TINY, name="my_recipe")
+    torch.set_num_threads(2)  # a notebook that has imported torch
     run = harness.run(recipe, epochs=1, results=results, settings=SETTINGS)
     record = run.record
+    assert torch.get_num_threads() == record.spec.threads == 1
     assert record.status == "completed"
     assert (record.spec.variant, record.spec.data.corpus, record.spec.training.epochs) == ("my_recipe", "captions", 1)
     assert run_store.load_record(results, run.id) == record
@@ -242,6 +245,13 @@ def test_run_that_fails_or_diverges_says_why(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(train, "measure", fail)
     with pytest.raises(harness.RunFailed, match=r"-captions-.*: RuntimeError: a reason$"):
         harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
+    monkeypatch.setattr(train, "measure", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"-captions-.*: interrupted after 7 of 7 updates$"):
+        harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def fail(*_: Any, **__: Any) -> None:
@@ -255,7 +265,8 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("pairs.tsv").write_text(pair * 40, encoding="utf-8")
     names = ("train_source", "validation_source", "test_source")
     settings = {**SETTINGS, "data.tokenizer": "whitespace", "data.training_pairs": None}
-    run = harness.run(TINY, files=dict.fromkeys(names, "pairs.tsv"), epochs=1, settings=settings)
+    files = {**dict.fromkeys(names, "pairs.tsv"), "train_target": ""}
+    run = harness.run(TINY, files=files, epochs=1, settings=settings)
     assert run.record.spec.data.files == FileSpec(**dict.fromkeys(names, str(tmp_path / "pairs.tsv")))
     with pytest.raises(ValueError, match="there is none in elsewhere"):
         harness.translate(run.id, ["Ein Hund"], results="elsewhere")
@@ -267,6 +278,7 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"epochs": "3"}, "epochs='3': expected a whole number"),
         ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
+        ({"settings": {"budget": "controlled"}}, "settings: the budget is no setting; "),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),

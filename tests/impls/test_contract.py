@@ -97,6 +97,7 @@ EVEN_HEADS = "even (or width / heads even) with positions='rotary'"
         (Training, "peak_rate", "a number of at least 0", {"peak_rate": float("nan")}),
         (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": 0.0}),
         (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": "off"}),
+        (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": float("inf")}),
         (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": 1.1}),
         (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": "half"}),
         (Training, "warmup_updates", WARMUP, {"warmup_updates": 0.5}),

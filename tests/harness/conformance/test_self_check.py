@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,9 @@ def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch
     assert record.reason.startswith("SelfCheckFailed: self-check before training: law 6 (caching), cached steps")
     assert record.reason.endswith("to test all laws: python -m harness laws --fast --variant counting_model:build")
     assert not record.curve
+    on_jax = replace(run, framework="keras", backend="jax", device="cuda")
+    options = "--variant counting_model:build --framework keras --backend jax --device cuda"
+    assert train.laws_options(on_jax) == options
 
 
 @pytest.mark.slow

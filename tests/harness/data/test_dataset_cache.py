@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_corpora import same, small
+from small_runs import DATA
 
 from harness.data import cache, corpora, preprocess, tokenizer_process
 from harness.data.dataset import prepare, unavailable
@@ -36,6 +37,16 @@ def test_prepare_again_tokenises_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     shutil.copytree(tmp_path / "cache", tmp_path / "carried")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "carried"))
     assert same(prepare(data), once)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_prepare_test_set_of_another_corpus_is_refused_with_and_without_a_cache() -> None:
+    other = replace(DATA, test_split="test_2017_flickr")
+    with pytest.raises(ValueError, match="test_split='test_2017_flickr': the corpus 'captions' has one test set"):
+        prepare(other)
+    prepare(DATA)
+    with pytest.raises(ValueError, match="test_split='test_2017_flickr': the corpus 'captions' has one test set"):
+        prepare(other)
 
 
 @pytest.mark.usefixtures("one_process")

@@ -77,8 +77,10 @@ def test_choose_with_edges_ties_and_diverged_pilots(
 
 
 def test_choose_ignores_shorter_pilots() -> None:
-    choice = choose([pilot(5e-4, [1.0]), pilot(5e-4, [3.0, 3.0]), pilot(1e-3, [2.5, 2.5])])
-    assert (choice.losses, choice.rate) == ({5e-4: 3.0, 1e-3: 2.5}, 1e-3)
+    whole = [pilot(5e-4, [3.0, 3.0]), pilot(1e-3, [2.5, 2.5])]
+    for shorter in (pilot(5e-4, [1.0]), pilot(5e-4, [1.0, 1.0, 1.0], updates=3)):  # the last has 3 updates
+        choice = choose([shorter, *whole])
+        assert (choice.losses, choice.rate) == ({5e-4: 3.0, 1e-3: 2.5}, 1e-3)
 
 
 def test_choice_waits_for_all_pilots() -> None:

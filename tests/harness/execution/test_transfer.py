@@ -123,6 +123,23 @@ def test_record_of_another_run_is_refused(delivery: Delivery, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_run_that_failed_while_it_stored_its_results_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    run, there = spec(), tmp_path / "there"
+    monkeypatch.setattr(run_store, "save_weights", fail)
+    with pytest.raises(run_store.RunFailed, match="No space left"):
+        train.run(run, there)
+    contents = {path.name: path.read_bytes() for path in (there / run.id).iterdir()}
+    assert run_store.HYPOTHESES in contents  # but not in the record
+    record = transfer.accept_results(tmp_path / "here", run, contents)
+    assert record == run_store.load_record(there, run.id)
+    assert list((tmp_path / "here" / run.id).glob("checkpoint*"))
+
+
 def interrupt(run: RunSpec, results: Path, *, after_epochs: int) -> None:
     """Leave an interrupted run with its checkpoint in `results`."""
     with SignalGuard() as guard:

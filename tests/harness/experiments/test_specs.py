@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_runs import DATA, TINY, spec, through_json
 
-from harness.experiments.specs import DataSpec, FileSpec, RunSpec, spec_from_json
+from harness.experiments.specs import DataSpec, DecodingSpec, FileSpec, RunSpec, spec_from_json
 from impls import registry
 from impls.contract import GruRecipe, Training
 
@@ -20,6 +20,11 @@ SPECS = [
     ),
     spec(),
     spec(data=DataSpec(corpus="files", files=FILES), updates=3),
+    spec(
+        recipe=replace(TINY, dropout=0, norm_epsilon=1),
+        training=Training(peak_rate=1),
+        decoding=DecodingSpec(length_penalty=1),
+    ),
 ]
 
 

@@ -36,6 +36,14 @@ def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
     assert run_store.has(tmp_path, RUN, run_store.ATTENTION)
 
 
+def test_save_attention_leaves_out_maps_that_could_not_be_read(tmp_path: Path) -> None:
+    """A run on long sentences does not fail after its training."""
+    long = {0: (3, 8, 400, 400), 1: (1, 1, 5, run_store.MAP_POSITIONS + 1), 2: (3, 8, 250, 250)}
+    saved = maps(3) | {number: np.zeros(shape, np.float16) for number, shape in long.items()}
+    digest = run_store.save_attention(tmp_path, RUN, saved)
+    assert list(run_store.load_attention(tmp_path, RUN, digest)) == [2, 3]
+
+
 def test_load_attention_without_a_file_is_empty(tmp_path: Path) -> None:
     assert run_store.load_attention(tmp_path, RUN) == {}
     assert not run_store.has(tmp_path, RUN, run_store.ATTENTION)

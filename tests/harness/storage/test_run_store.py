@@ -79,6 +79,13 @@ def test_saved_file_is_read_back_and_its_digest_does_not_depend_on_the_order_of_
     assert files.file_digest(path) == digest == save(tmp_path, "again", reordered)
 
 
+def test_translations_too_large_to_be_read_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_store, "HYPOTHESES_BYTES", 50)
+    with pytest.raises(ValueError, match=r"hypotheses\.jsonl: cannot be written: .* bytes: expected at most 50"):
+        run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -185,6 +185,9 @@ def test_run_that_differs_only_in_its_test_uses_the_training_of_another(
     assert [line.validation_loss for line in record.curve] == [line.validation_loss for line in whole.curve]
     assert check(results, [record.id]).failed == ()
     assert sweep.forecast_runs([spec], results, 1).progress == {spec.id: 1.0}
+    shutil.rmtree(results / first.id)  # only the run without a training of its own is left
+    third = train.run(replace(spec, decoding=replace(spec.decoding, beam=2)), results)
+    assert third.environment["trained_as"] == first.id
 
 
 def test_test_loss_that_is_not_finite_is_a_diverged_run_without_results(
