@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.cli.console import say
 from harness.experiments import specs, suites
-from harness.experiments.overrides import override, setting_names
+from harness.experiments.overrides import check_used, override, setting_names
 from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import checkpoint_files
@@ -274,12 +274,16 @@ def available(
     printed line and a note in the records say so.
 
     Raises:
-        ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available.
+        ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available; or a `--set`
+            argument changes no run.
     """
     from harness.data.dataset import unavailable
 
     base = data_spec(arguments)
     runs = build(base)
+    for setting in arguments.set:
+        variant, name = variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
+        check_used((spec for spec in runs if variant in ("", spec.variant)), name)
     reason = next(filter(None, map(unavailable, dict.fromkeys(spec.data for spec in runs))), None)
     if reason is None:
         return runs

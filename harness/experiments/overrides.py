@@ -11,6 +11,7 @@ from typing import Any
 from harness.experiments.serialization import parse
 from harness.experiments.specs import RunSpec
 from harness.text import did_you_mean
+from impls.contract import GruRecipe
 
 
 def setting_names(settings: Any, prefix: str = "") -> Iterator[str]:
@@ -48,6 +49,27 @@ def override(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
         inner[name] = _parsed(owner, name, text.strip(), setting)
     changed: RunSpec = _replaced(spec, changes)
     return changed
+
+
+def check_used(specs: Iterable[RunSpec], name: str) -> None:
+    """Raise ValueError if a setting, by its dotted name, changes none of the runs: their other settings rule it out."""
+    needed = {_needs(spec, name) for spec in specs}
+    if needed and "" not in needed:
+        raise ValueError(f"{name} has no effect here: only {needed.pop()} uses it")
+
+
+def _needs(spec: RunSpec, name: str) -> str:
+    """Return what would use a setting that a run does not use; empty if the run uses it."""
+    data, batching = spec.data, spec.training.batching
+    used, user = {
+        "data.minimum_frequency": (not data.has_subwords, "a tokenizer of whole words"),
+        "data.vocabulary_size": (data.tokenizer.startswith("sentencepiece"), "a tokenizer of sentencepiece"),
+        "data.merges": (data.tokenizer == "moses-bpe", "the tokenizer moses-bpe"),
+        "training.batch_size": (batching != "tokens", "training.batching=random or length"),
+        "training.batch_tokens": (batching == "tokens", "training.batching=tokens"),
+        "training.teacher_forcing": (spec.recipe is None or isinstance(spec.recipe, GruRecipe), "a recurrent model"),
+    }.get(name, (True, ""))
+    return "" if used else user
 
 
 def _replaced(settings: Any, changes: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
-from harness.experiments.overrides import override
+from harness.experiments.overrides import check_used, override
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -90,7 +90,10 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     if labels := {"variant", "budget"}.intersection(settings or ()):
         raise ValueError(f"settings: the {labels.pop()} is no setting; it follows from the recipe and the suite")
     values = {"seed": seed, **(settings or {})}
-    return override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
+    changed = override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
+    for name in values:
+        check_used([changed], name)
+    return changed
 
 
 def load_model(

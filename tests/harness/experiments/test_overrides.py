@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from small_models import GRU
 from small_runs import TINY, spec
 
-from harness.experiments.overrides import override
+from harness.experiments.overrides import check_used, override
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,30 @@ def test_last_setting_of_a_field_wins() -> None:
     run = spec("learned_positions", TINY)
     changed: Any = override(run, ["framework=keras", "recipe.dropout=0.3", "framework=torch", "recipe.dropout=0.2"])
     assert changed == override(run, ["recipe.dropout=0.2"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "use"),
+    [
+        ("data.minimum_frequency", "data.tokenizer=spacy"),
+        ("data.vocabulary_size", "data.tokenizer=sentencepiece-bpe"),
+        ("data.merges", "data.tokenizer=moses-bpe"),
+        ("training.batch_size", "training.batching=length"),
+        ("training.batch_tokens", "training.batching=tokens"),
+    ],
+)
+def test_setting_that_no_run_uses_is_refused(setting: str, use: str) -> None:
+    without = override(spec("learned_positions", TINY), ["data.tokenizer=moses-bpe", "training.batching=tokens"])
+    if setting in ("data.merges", "training.batch_tokens"):
+        without = override(without, ["data.tokenizer=spacy", "training.batching=random"])
+    with pytest.raises(ValueError, match=f"^{setting} has no effect here: only .* uses it$"):
+        check_used([without], setting)
+    check_used([without, override(without, [use])], setting)
+
+
+def test_only_recurrent_models_use_teacher_forcing() -> None:
+    runs = [spec("learned_positions", TINY), spec("bahdanau_gru", GRU)]
+    check_used(runs, "training.teacher_forcing")
+    with pytest.raises(ValueError, match="only a recurrent model uses it"):
+        check_used(runs[:1], "training.teacher_forcing")
+    check_used([], "training.teacher_forcing")
