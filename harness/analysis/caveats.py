@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from harness.storage.records import RunRecord
 from harness.text import count
@@ -11,6 +11,15 @@ FEW_SENTENCES = 50
 """With fewer test sentences, the variance that they cause is itself uncertain, which intervals do not cover."""
 LARGEST_OVERLAP = 0.05
 """A larger share of test pairs in the training text is warned of."""
+
+
+def of_test_set(records: Sequence[RunRecord]) -> list[str]:
+    """Return the warnings of the test set of some runs, in sentences."""
+    sentences = min((record.sizes.get("test_pairs", FEW_SENTENCES) for record in records), default=FEW_SENTENCES)
+    lines = [few_sentences(int(sentences))] if sentences < FEW_SENTENCES else []
+    if repeated := overlap(records):
+        lines.append(f"{repeated}.")
+    return lines
 
 
 def few_sentences(number: int) -> str:

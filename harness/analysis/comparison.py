@@ -12,7 +12,7 @@ from harness.analysis.effects import Comparisons, Conclusion, Difference, Interv
 from harness.analysis.evidence import Evidence, metric_function, row_evidence
 from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, TableRow, groups, incomplete, measure
-from harness.analysis.leaderboard import compared_tables
+from harness.analysis.leaderboard import compared_tables, finished_seeds
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.scales import IDENTITY
 from harness.analysis.selection import Run, Side
@@ -185,11 +185,11 @@ def other_rows(sides: tuple[Side, ...], results: Path, records: Iterable[RunReco
 
 
 def _shared_part(table: RunTable, rows: Sequence[TableRow]) -> RunTable | None:
-    """Return the part of a table that the report compares and that has these rows with all seeds that they share."""
-    seeds = set.intersection(*({record.spec.seed for record in row.records} for row in rows))
-    labels = {row.label for row in rows}
+    """Return the part of a table that the report compares at all seeds that these rows share; None if there is none."""
+    seeds, labels = frozenset.intersection(*map(finished_seeds, rows)), {row.label for row in rows}
     for part in compared_tables(table, find_mismatches(table.records, table.budget)):
-        if labels <= {row.label for row in part.rows} and seeds == {record.spec.seed for record in part.records}:
+        compared = [own for own in map(finished_seeds, part.rows) if own]
+        if labels <= {row.label for row in part.rows} and compared and seeds == frozenset.intersection(*compared):
             return part
     return None
 

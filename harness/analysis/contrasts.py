@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis import statistics
-from harness.analysis.ablation_study import LEVELS, Changes, Study, label
+from harness.analysis.ablation_study import LEVELS, Changes, Study, StudyCell, label
 from harness.analysis.effects import Conclusion, Effect
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.grouping import group_by, measure
 from harness.analysis.metric_registry import ABLATION
+from harness.analysis.scales import Scale
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def estimate(study: Study, metric: str, contrasts: Sequence[Contrast], sentences
         contrasts: The contrasts.
         sentences: Returns the sentence statistics of a run.
     """
-    effects = [Effect(label=contrast.label) for contrast in contrasts]
+    effects, scale = [Effect(label=contrast.label) for contrast in contrasts], _scale(study, metric)
     for seeds, indices in group_by(range(len(contrasts)), lambda index: contrasts[index].seeds).items():
         if not seeds:
             continue
@@ -80,7 +81,7 @@ def estimate(study: Study, metric: str, contrasts: Sequence[Contrast], sentences
             str(index): {label(changes): weight for changes, weight in contrasts[index].weights.items()}
             for index in indices
         }
-        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=ABLATION[metric].scale)
+        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=scale)
         for index, effect in zip(indices, table, strict=True):
             effects[index] = effect
     ablation_effects = [
@@ -97,14 +98,23 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
     """
     if not effects:
         return None
-    base, metric = study.cells[0], effects[0].metric
-    values = [measure(base.records[seed], metric) for seed in base.completed]
-    measured = [value for value in values if value is not None]
+    metric = effects[0].metric
+    measured = _measured(study.cells[:1], metric)
     if not measured:
         return None
-    scale = ABLATION[metric].scale.suited_to(measured)
+    scale = _scale(study, metric)
     level = float(scale.forward(sum(measured) / len(measured)))
     return statistics.median_detectable(effects, scale, level)
+
+
+def _scale(study: Study, metric: str) -> Scale:
+    """Return the scale of all effects on a metric: a score at an end of the range in one recipe decides for all."""
+    return ABLATION[metric].scale.suited_to(_measured(study.cells, metric))
+
+
+def _measured(cells: Sequence[StudyCell], metric: str) -> list[float]:
+    values = [measure(cell.records[seed], metric) for cell in cells for seed in cell.completed]
+    return [value for value in values if value is not None]
 
 
 def contrast(

@@ -18,7 +18,7 @@ LEAST_EPOCHS = 3
 """Shorter curves are too coarse to interpolate."""
 
 MeanCurve = list[tuple[float, float]]
-"""The epochs that all runs of a row have measured, and the best mean of a metric up to there."""
+"""The epochs that all runs of a row have measured, the last one possibly a part, and the best mean up to there."""
 
 
 CURVE_METRICS = {
@@ -113,7 +113,7 @@ def _mean_curve(row: TableRow, name: str) -> MeanCurve:
         of_seeds = [value for by_epoch in values if (value := by_epoch.get(epoch)) is not None]
         if len(of_seeds) == len(values):
             best = max(best, sign * statistics.fmean(of_seeds))
-            means.append((float(epoch), sign * best))
+            means.append((min(float(epoch), _epochs(row.counted[0])), sign * best))
     return means
 
 

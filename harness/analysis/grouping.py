@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from harness.analysis.caveats import FEW_SENTENCES, few_sentences, overlap
+from harness.analysis.caveats import of_test_set
 from harness.experiments import suites
 from harness.experiments.overrides import override
 from harness.experiments.run_names import flat_settings
@@ -174,11 +174,7 @@ class RunTable:
         if self.records[0].spec.data.corpus == "captions":
             caveats.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
         caveats += [f"Note: {note}" for note in record_notes(self.records)]
-        sentences = min(record.sizes.get("test_pairs", FEW_SENTENCES) for record in self.records)
-        if sentences < FEW_SENTENCES:
-            caveats.append(few_sentences(int(sentences)))
-        if repeated := overlap(self.records):
-            caveats.append(f"{repeated}.")
+        caveats += of_test_set(self.records)
         if self.departures:
             caveats.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
         single = [row.label for row in self.rows if len(row.counted) == 1]

@@ -175,11 +175,11 @@ def compared_tables(table: RunTable, mismatches: Iterable[Mismatch]) -> list[Run
 
 def _some_have_one_seed(table: RunTable) -> bool:
     """Return whether rows with one seed, which have no spread to test, are beside rows with several."""
-    seeds = {len(own) for own in map(_finished_seeds, table.rows) if own}
+    seeds = {len(own) for own in map(finished_seeds, table.rows) if own}
     return 1 in seeds and len(seeds) > 1
 
 
-def _finished_seeds(row: TableRow) -> frozenset[int]:
+def finished_seeds(row: TableRow) -> frozenset[int]:
     """Return the seeds that count: a diverged run is a result, an interrupted or failed one is not."""
     return frozenset(record.spec.seed for record in row.records if record.status in run_store.FINISHED)
 
@@ -190,7 +190,7 @@ def _by_seeds(table: RunTable) -> list[RunTable]:
     Seeds are those of finished runs, and other runs stay with their row. One of the tables has the seeds that all rows
     share, if there are any.
     """
-    of_rows = list(map(_finished_seeds, table.rows))
+    of_rows = list(map(finished_seeds, table.rows))
     finished = {own for own in of_rows if own}
     if len(finished) < 2:
         return [table]

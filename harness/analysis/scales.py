@@ -24,7 +24,9 @@ class Scale:
 
     A difference is estimated as the difference of two means on this scale. To show it in the units of the metric, the
     two ends are placed around the middle of the two means: `shown(d, middle) = inverse(middle + d/2) −
-    inverse(middle − d/2)`. It has the sign of `d`, and swapping the two rows changes its sign only.
+    inverse(middle − d/2)`. It has the sign of `d`, and swapping the two rows changes its sign only. A difference of
+    scores that are analysed as they are is shown as it is: if an end left the range and were moved back, intervals of
+    differences from a score of 0 would be too narrow.
     """
 
     name: Literal["logit", "score", "log", "identity"]
@@ -36,6 +38,8 @@ class Scale:
         half, centre = np.asarray(difference, np.float64) / 2, np.asarray(middle, np.float64)
         if self.name == "identity":
             return 2 * half
+        if self.name == "score":
+            return np.clip(2 * half, -100, 100)
         return self.inverse(centre + half) - self.inverse(centre - half)
 
     def suited_to(self, values: npt.ArrayLike) -> Scale:

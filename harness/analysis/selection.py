@@ -173,9 +173,8 @@ def _row(
     matching = rows(run.record for run in runs)
     if len(matching) == 1:
         return runs
-    prefix, at, _ = name.partition("@")
-    default = runs if at else _default(runs, others)
-    by_name = dict(zip(_row_names(prefix, [row.records[0].spec for row in matching]), matching, strict=True))
+    default = runs if "@" in name else _default(runs, others)
+    by_name = dict(zip(_row_names(name, [row.records[0].spec for row in matching]), matching, strict=True))
     chosen = [row_name for row_name, row in by_name.items() if default[0].record in row.records]
     more = [repr(row_name) for row_name in by_name if row_name not in chosen]
     if len(rows(run.record for run in default)) == 1:
@@ -231,8 +230,8 @@ def _equals(value: Any, text: str) -> bool:
     return text_of(value) == text
 
 
-def _row_names(prefix: str, specs: Sequence[RunSpec]) -> list[str]:
-    """Return the shortest name that selects each row alone."""
+def _row_names(name: str, specs: Sequence[RunSpec]) -> list[str]:
+    """Return the shortest addition to a name that selects each row alone of those that the name matches."""
     flat = [{key: text_of(value) for key, value in flat_settings(spec).items()} for spec in specs]
     keys = list(dict.fromkeys(itertools.chain(*flat)))
     differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1]
@@ -246,7 +245,7 @@ def _row_names(prefix: str, specs: Sequence[RunSpec]) -> list[str]:
             if sum(all(row.get(key) == settings.get(key) for key in choice) for row in flat) == 1
         )
         selection = [f"{_short_key(key, keys)}={settings.get(key, 'none')}" for key in next(unique, differing)]
-        names.append(f"{prefix}@{','.join(selection)}")
+        names.append(f"{name}{',' if '@' in name else '@'}{','.join(selection)}")
     return names
 
 

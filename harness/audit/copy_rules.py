@@ -192,7 +192,7 @@ def _effective(spec: RunSpec) -> str:
     """Return the settings that change the trained weights, as text.
 
     The others: an earlier end may keep the same best epoch, a convolution of width 1 is a linear layer, an absent norm
-    has no order, and a GPU ignores threads.
+    has no order, only learned positions depend on the maximum length, and a GPU ignores threads.
     """
     settings = to_json(spec)
     recipe = settings["recipe"]
@@ -204,6 +204,7 @@ def _effective(spec: RunSpec) -> str:
             "norm_epsilon": spec.recipe.epsilon,
         }
         recipe |= {"norm_order": None, "norm_epsilon": None} if recipe["norm"] == "none" else {}
+        recipe |= {"max_length": None} if recipe["positions"] != "learned" else {}
         recipe["ffn"] = "linear" if recipe["ffn"] == "conv1d" else recipe["ffn"]
         recipe["norm"] = "layernorm" if recipe["norm"] == "handmade" else recipe["norm"]
         del recipe["name"], recipe["source"]

@@ -70,6 +70,11 @@ def holds(condition: Condition, comparison: Comparison) -> list[str]:
                 f"{count(difference.n, 'seed')} in common, but a test needs {LEAST_SEEDS}: add seeds, or use "
                 f"{condition.metric}<NUMBER or >NUMBER"
             )
+        elif condition.kind == "worse" and difference.tested == "nothing":
+            lines.append(
+                f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {difference.remark} Use "
+                f"{condition.metric}<NUMBER or >NUMBER"
+            )
         elif _holds(condition, metric, difference):
             lines.append(f"--fail-on {condition.text}: {_describe(metric, difference, side, base)}")
     return lines

@@ -133,14 +133,16 @@ def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
 
 
 def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
-    """Prepare and return every corpus, and check that each model is available.
+    """Prepare and return every corpus, and check that each model is available and fits its vocabularies.
 
     Raises:
-        ValueError: A model or its backend is not available.
+        ValueError: A model or its backend is not available, or does not fit.
     """
     from harness.data.dataset import remark
     from impls import weights
 
+    for spec in specs:
+        spec.check_tying()
     datasets = _datasets(specs)
     for line in dict.fromkeys(remark(data, dataset.figures) for data, dataset in datasets.items()):
         say(line)

@@ -32,7 +32,8 @@ NEEDS: dict[tuple[str, str], tuple[str, ...]] = {("tying", "all"): (JOINT,)}
 """The `--set` settings that a level of a field needs, and that all runs of its grid share, including its base.
 
 Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So a grid with this level
-has a base with a joint vocabulary, and its runs are not compared with those of other grids.
+has a base with a joint vocabulary, and its runs are not compared with those of other grids. All grids around a base
+with this level have a joint vocabulary.
 """
 
 
@@ -111,9 +112,10 @@ def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
         ValueError: The base is no Transformer recipe, or a value does not fit it.
     """
     recipe = check_base(base.variant, base.recipe)
-    base = override(base, grid.settings)
-    specs = []
     own = {**vars(recipe), **vars(base.training)}
+    own_needs = (setting for field in FIELDS for setting in NEEDS.get((field, own[field]), ()))
+    base = override(base, [*grid.settings, *own_needs])
+    specs = []
     for combination in itertools.product(*(dict.fromkeys([own[field], *grid.levels[field]]) for field in grid.levels)):
         chosen = dict(zip(grid.fields, combination, strict=True))
         training: dict[str, typing.Any] = {name: chosen.pop(name) for name in TRAINING_FIELDS if name in chosen}

@@ -209,6 +209,18 @@ class RunSpec:
         if misfits:
             raise ValueError(f"{name}={getattr(self, name)!r} with {' and '.join(misfits)}: {needs}")
 
+    def check_tying(self) -> None:
+        """Check that languages which share an embedding share a vocabulary; sizes may be equal by chance.
+
+        Raises:
+            ValueError: They do not.
+        """
+        if getattr(self.recipe, "tying", "none") == "all" and self.data.vocabulary != "joint":
+            raise ValueError(
+                f"recipe.tying='all' with data.vocabulary={self.data.vocabulary!r}: one embedding for both languages "
+                "needs one vocabulary: give --set data.vocabulary=joint"
+            )
+
     @property
     def computes(self) -> str:
         """The framework that computes: the backend of Keras, else the framework."""

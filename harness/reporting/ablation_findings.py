@@ -8,6 +8,7 @@ from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
 from harness.analysis.ablation_study import Study, StudyCell
+from harness.analysis.caveats import of_test_set
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
@@ -225,6 +226,7 @@ def limits(analysis: Analysis) -> list[str]:
         f"Measured {settings[0].lower()}{settings[1:]}. Larger models, other text or longer training may rank the "
         "levels differently.",
         _seed_limit(studies),
+        *of_test_set([record for effects in studies for record in effects.study.records]),
         _rate_limit(studies),
         _cost_limit(studies),
         "The runs shared their machine, so their speeds are not compared.",

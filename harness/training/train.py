@@ -72,6 +72,7 @@ def run(
         checkpoint_files.remove(results, spec.id)
         return existing[0]
     progress(Event(run=spec.id, stage="preparing"))
+    spec.check_tying()
     preprocess.check_libraries(spec.data)
     with guard.interruptible():
         current = _Run(spec, results, prepare(spec.data), settings, progress, guard)

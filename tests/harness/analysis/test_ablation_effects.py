@@ -69,6 +69,18 @@ def test_detectable_effect_is_around_the_mean_of_the_base_on_the_scale_of_the_me
     assert detectable(study, on_perplexity) == pytest.approx(base * (factor - 1 / factor))
 
 
+def test_detectable_effect_is_in_points_of_bleu_if_a_level_collapses() -> None:
+    scores = {"relu": 30.0, "gelu": 31.0, "tanh": 0.01}
+    records = [
+        replace(run, scores={"bleu_sacre": scores[run.spec.recipe.activation] * (1 + 0.01 * run.spec.seed)})
+        for run in runs(ACTIVATIONS, by_activation)
+    ]
+    study = (effects := analysed(records).studies[0]).study
+    on_bleu = effects.fields[0].effects["bleu_sacre"]
+    largest = max(effect.standard_error or 0.0 for effect in on_bleu)
+    assert detectable(study, on_bleu) == pytest.approx(inference.detectable(largest, 2, 2))
+
+
 def test_field_with_the_largest_effect_ranks_first() -> None:
     losses = {"gelu": 0.1, "none": -0.6, "rms": 0.3}
 

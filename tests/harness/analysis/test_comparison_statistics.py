@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import leaderboards
 from harness.cli.main import main
 from harness.evaluation import metrics
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import Budget, DataSpec
 from harness.reporting import formatting
 from harness.storage import run_store
+from harness.storage.records import Status
 from harness.storage.stored_files import StoredFiles
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -132,6 +134,21 @@ def test_compare_beside_a_row_of_one_seed_keeps_the_rows_with_its_seeds(table_of
     save_record(table_of_four, "sinusoidal_handmade", 0, scores={"bleu_sacre": 31.0})
     assert rows_of(FIRST, SECOND) == ["paper", "torch_reference"]
     assert rows_of(FIRST, "sinusoidal_handmade") == [SECOND, "paper", "torch_reference"], "the table of seed 0"
+
+
+@pytest.mark.parametrize(("budget", "status"), [("controlled", "failed"), ("source", "completed")])
+def test_compare_beside_a_row_with_a_further_seed_is_that_of_the_report(
+    tmp_path: Path, budget: Budget, status: Status
+) -> None:
+    """In the report, a failed run does not count, and rows with the source budget are compared at common seeds."""
+    variants = (FIRST, SECOND, "paper")
+    for variant, seed in itertools.product(variants, range(3)):
+        run_store.save_record(tmp_path, record(variant, seed, budget=budget))
+    run_store.save_record(tmp_path, replace(record("paper", 3, budget=budget), status=status))
+    for pair in itertools.combinations(variants, 2):
+        sides = selection.find(pair, tmp_path, complain=pytest.fail)
+        others = comparison.other_rows(sides, tmp_path, run_store.records(tmp_path))
+        assert {row.label for row in others} == {*variants} - {*pair}
 
 
 def test_compare_fewer_than_five_seeds_makes_no_claim_in_prose(tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ def test_table_cost_of_runs_that_end_within_an_epoch_counts_its_part() -> None:
     partial = cost(*cut)
     assert [epoch_operations(record) for record in cut] == [epoch_operations(record) for record in records]
     assert partial.operations == pytest.approx(whole.operations * 2.1 / 3, rel=1e-3)
+    cheapest = partial.rows["learned_positions"]
+    assert cheapest.epochs == pytest.approx({"validation_perplexity": 2.05}), "half of the last 0.1 epochs"
+    assert cheapest.at_equal_cost == pytest.approx({"validation_perplexity": 4.0}), "all of its training"
 
 
 def test_table_cost_keeps_the_best_epoch_and_compares_at_the_operations_of_the_cheapest() -> None:

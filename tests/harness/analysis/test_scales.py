@@ -60,6 +60,12 @@ def test_scores_at_an_end_of_the_range_are_not_analysed_as_logits(
     assert interval(plain_row("a", *first), scale=LOGIT).low >= 0  # type: ignore[operator]
 
 
+def test_interval_of_a_difference_from_zero_is_not_cut_on_one_side() -> None:
+    rows = [plain_row("a", 30.0, 31.0, 32.5), plain_row("b", 0.0, 0.0, 0.0)]
+    (on_scale,), (plain,) = (compare_rows(rows, scale=scale).differences for scale in (LOGIT, IDENTITY))
+    assert (on_scale.mean, on_scale.low, on_scale.high) == pytest.approx((plain.mean, plain.low, plain.high))
+
+
 @pytest.mark.parametrize(("worst", "scale"), [(0.09, SCORE), (0.11, LOGIT), (99.89, LOGIT), (99.91, SCORE)])
 def test_logits_are_used_from_a_tenth_of_a_point_on(worst: float, scale: Scale) -> None:
     assert LOGIT.suited_to([50.0, worst]) is scale

@@ -64,8 +64,10 @@ def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(varian
     (remark,) = remarks
     assert "5 rows of runs: comparing 'learned_positions@" in remark
     assert all(text in remark for text in ("positions=alibi", "framework=keras", "budget=source", "updates=5"))
-    with pytest.raises(ValueError, match="rows of runs; choose one"):
+    with pytest.raises(ValueError, match="rows of runs; choose one") as refusal:
         selection.find([f"{FIRST}@seed=0", SECOND], variant_pair, complain=pytest.fail)
+    names = str(refusal.value).partition("choose one: ")[2].split("', '")
+    assert all(f"{FIRST}@seed=0," in name for name in names), "the names keep what was selected"
 
 
 def test_find_with_a_number_in_another_form_selects_the_same_runs(variant_pair: Path) -> None:

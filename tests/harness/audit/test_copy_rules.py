@@ -38,14 +38,16 @@ def faults(results: Path) -> list[str]:
         ({"norm": "none", "attention_dropout": TINY.dropout}, False),
         ({"norm": "none", "activation_dropout": TINY.dropout}, False),
         ({"norm": "none", "head_width": TINY.width // TINY.heads}, False),
+        ({"norm": "none", "positions": "sinusoidal", "max_length": 300}, False),
         ({"norm": "none", "attention_dropout": 0.5}, True),
         ({"norm": "layernorm", "norm_order": "pre"}, True),
+        ({"norm": "none", "positions": "learned", "max_length": 300}, True),
     ],
 )
 def test_copies_equal_runs_are_reported_unless_their_settings_amount_to_the_same(
     tmp_path: Path, changes: dict[str, Any], are_copies: bool
 ) -> None:
-    base = replace(TINY, norm=changes["norm"])
+    base = replace(TINY, norm=changes["norm"], positions=changes.get("positions", TINY.positions))
     for recipe in (base, replace(base, **changes)):
         write_run(tmp_path, replace(folder_spec("learned_positions", 0), recipe=recipe))
     assert bool(faults(tmp_path)) == are_copies

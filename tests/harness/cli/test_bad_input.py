@@ -56,7 +56,9 @@ BAD = {
     "ablate --field norm --suite full": "; or train the suite full on the built-in sentences with --corpus captions",
     "bench --suite standard": "; or train the suite standard on the built-in sentences with --corpus captions",
     "bench --corpus captions --tokenizer whitespace --framework tensroflow": "'tensroflow' is not one of torch, keras",
-    "bench --corpus captions --tokenizer whitespace --variant paper --set recipe.tying=all": "tying='all'",
+    "bench --corpus captions --tokenizer whitespace --variant paper --set recipe.tying=all": "data.vocabulary=joint",
+    "bench --corpus captions --tokenizer sentencepiece-bpe --set data.vocabulary_size=60 --set recipe.tying=all "
+    "--variant paper": "one embedding for both languages needs one vocabulary: give --set data.vocabulary=joint",
     "run": "the variant is missing",
     "run lerned_positions": "did you mean 'learned_positions'?",
     "run paper --corpus multi30k": "MULTI30K_DIR",

@@ -26,6 +26,14 @@ def test_worse_with_too_few_seeds_fails(variant_pair: Path) -> None:
     assert "unknown for B (conv_ffn): 1 seed in common, but a test needs 3" in line
 
 
+def test_worse_with_the_same_difference_in_all_seeds_fails(tmp_path: Path) -> None:
+    for seed in range(3):
+        save_record(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0})
+        save_record(tmp_path, SECOND, seed, scores={"bleu_sacre": 20.0})
+    (line,) = fail_on.holds(fail_on.read("bleu_sacre:worse"), compared(tmp_path))
+    assert "unknown for B (conv_ffn): All seeds have exactly the same difference" in line
+
+
 @pytest.mark.parametrize("metric", ["brevity_penalty", "unknown_tokens", "epoch_seconds"])
 def test_worse_in_a_metric_that_is_never_tested_is_refused(metric: str) -> None:
     with pytest.raises(ValueError, match=f"{metric} is not tested for significance"):

@@ -11,7 +11,7 @@ from ablation_factory import base_spec
 from harness.experiments.ablation_grids import CROSSED, FIELDS, Grid, cells, grids, levels, parse_field
 from harness.experiments.run_names import flat_settings
 from impls.contract import TransformerRecipe
-from impls.recipes import LEARNED_POSITIONS, PAPER
+from impls.recipes import LEARNED_POSITIONS, PAPER, TUNED
 
 
 def all_levels(*fields: str) -> Grid:
@@ -55,6 +55,8 @@ def test_tying_all_has_a_joint_vocabulary_and_a_base_of_its_own() -> None:
     output = cells(Grid({"tying": ("none", "output")}), base_spec())
     assert [cell.recipe.tying for cell in output] == ["none", "output"]  # type: ignore[union-attr]
     assert output[0] == plain[0]
+    around_tied = cells(all_levels("norm"), base_spec(TUNED))
+    assert {cell.data.vocabulary for cell in around_tied} == {"joint"}
 
 
 def test_grids_contain_each_field_once() -> None:

@@ -111,6 +111,14 @@ def test_limits_name_size_seeds_and_design() -> None:
     assert "three fields" in limits
 
 
+def test_limits_name_a_small_test_set_that_is_in_the_training_text() -> None:
+    sizes = {"test_pairs": 20, "test_pairs_in_train": 5}
+    records = [replace(run, sizes={**run.sizes, **sizes}) for run in runs(ACTIVATIONS, by_activation)]
+    limits = ablation_findings.limits(analysed(records))
+    assert "Only 20 test sentences: intervals are too narrow, and p-values too small." in limits
+    assert "5 of 20 test pairs are in the training text, so scores are too high." in limits
+
+
 def test_limits_of_studies_with_few_and_many_seeds_have_the_assumption_of_few() -> None:
     few, many = (
         analysed(runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=seeds)) for seeds in (3, 6)

@@ -301,10 +301,11 @@ def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
         (spec("no_such_module:build"), "there is no module 'no_such_module'"),
         (replace(TORCH, device="cudda"), "device 'cudda' is not available"),
         (replace(TORCH, framework="tensorflow"), "framework 'tensorflow'"),
+        (replace(TORCH, recipe=replace(TORCH.recipe, tying="all")), "give --set data.vocabulary=joint"),  # type: ignore
     ],
 )
 def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSpec, words: str) -> None:
-    with pytest.raises(ValueError, match="allowed|mean|module|device|framework") as caught:
+    with pytest.raises(ValueError, match="allowed|mean|module|device|framework|joint") as caught:
         train.run(run, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
