@@ -317,7 +317,8 @@ def run(
         epochs: Passes over the training data.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used, and whose size a variant gets. A recipe keeps its
-            size. None: those of the source, with a shorter warm-up for fewer epochs.
+            size. None: those of the source, with a shorter warm-up for fewer epochs; the source of a recipe is that of
+            the variant of its name, or else the tutorials.
         results: The folder in which the run is stored.
         note: Free text for the record.
         settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.

@@ -287,6 +287,11 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
     assert small.training.warmup_updates == 0
     assert (source.recipe, source.budget, source.training.epochs) == (RECIPES["paper"], "source", 2)
     assert source.training.warmup_updates < TRAININGS["paper"].warmup_updates
+    assert load.base_spec(RECIPES["paper"], None, data, 2) == source
+    mine = dataclasses.replace(RECIPES["paper"], positions="alibi")
+    small, own = (load.base_spec(mine, suite, data, 2) for suite in ("quick", None))
+    assert (small.recipe, small.budget, small.training.label_smoothing) == (mine, "controlled", 0)
+    assert (own.recipe, own.budget, own.training) == (mine, "source", source.training)
     with pytest.raises(ValueError, match="expected one of quick, standard, full; did you mean 'quick'"):
         harness.run("paper", suite="quik")
 
