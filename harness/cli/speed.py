@@ -331,7 +331,7 @@ def _announce(plan: MeasurementPlan) -> None:
     for absent in plan.absent:
         say(f"Left out: {absent.name}. {absent.reason}")
     recipes = {weights_key(job.spec) for job in plan.jobs}
-    if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts):
+    if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts) and set(plan.parts) != {"scaling"}:
         say(
             f"Each recipe without --weights is first trained for {plan.amounts.learning_updates} updates, so that "
             "translations end by themselves; --weights uses those of a run instead."
