@@ -93,6 +93,9 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
     if not isinstance(settings, Mapping | None):
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
+    for name, advice in (("variant", "give it as the first argument"), ("budget", "choose it with or without suite")):
+        if name in (settings or {}):
+            raise ValueError(f"settings: the {name} is no setting; {advice}")
     values = {"seed": seed, **(settings or {})}
     return override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
 

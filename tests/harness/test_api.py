@@ -267,6 +267,8 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"epochs": "3"}, "epochs='3': expected a whole number"),
         ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
+        ({"settings": {"variant": "paper"}}, "the variant is no setting; give it as the first argument"),
+        ({"settings": {"budget": "source"}}, "the budget is no setting; choose it with or without suite"),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
