@@ -226,6 +226,7 @@ def test_speed_setting_of_one_variant_changes_its_recipe_only() -> None:
         (["--set", "framework=keras"], "framework=keras: give --framework instead"),
         (["--set", "paper:data.max_length=9"], "only recipes may differ; give data.max_length for all variants"),
         (["--set", "papr:recipe.layers=1"], "did you mean 'paper'?"),
+        (["--note", "x" * 4_001], "--note has 4,001 characters; the document of a measurement holds 4,000"),
         (["--weights", "x", "--part", "training"], "--weights with --part training, which uses no weights"),
     ],
 )
