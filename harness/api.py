@@ -316,8 +316,8 @@ def run(
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
         epochs: Passes over the training data.
         seed: Seed of weights, dropout and batches.
-        suite: The suite, such as "quick", whose training is used, and whose size a variant gets. A recipe keeps its
-            size. None: those of the source, with a shorter warm-up for fewer epochs.
+        suite: The suite, such as "quick", whose training is used and whose size a variant gets; a recipe keeps its own.
+            None: as in the source (of a recipe: that of the variant of its name, or the tutorials).
         results: The folder in which the run is stored.
         note: Free text for the record.
         settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.

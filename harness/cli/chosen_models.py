@@ -49,7 +49,7 @@ def choose(
     Raises:
         ValueError: A variant is unknown, a backend is given without Keras, or no framework is available.
     """
-    names = [load.find_variant(name) for name in variants or ()]
+    names = [load.find_variant(name) for name in dict.fromkeys(variants or ())]
     is_suite = not (names or frameworks)
     frameworks = list(dict.fromkeys(frameworks or (["torch", "keras"] if is_suite else ["torch"])))
     if backends and "keras" not in frameworks:

@@ -24,7 +24,7 @@ from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed.measurement import Measurement
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, weights_key
-from harness.speed.timed_model import TimedModel
+from harness.speed.timed_model import LONGEST_TEXT, TimedModel
 from harness.storage import run_store
 from harness.text import count
 from impls import registry
@@ -200,6 +200,11 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     ]
     _check_settings(models, arguments.set)
     specs = options.available(arguments, lambda data: [_spec(arguments, size, data, model) for model in models])
+    for name, text in (("--note", arguments.note), ("the command line", arguments.typed)):
+        if len(text) > LONGEST_TEXT:
+            raise ValueError(
+                f"{name} has {len(text):,} characters; the document of a measurement holds {LONGEST_TEXT:,}"
+            )
     dataset = sweep.prepare(specs)[specs[0].data]
     sweep.check_devices(specs)
     jobs = [_job(arguments, size, spec, model.name, spec.framework) for model, spec in zip(models, specs, strict=True)]
@@ -331,7 +336,7 @@ def _announce(plan: MeasurementPlan) -> None:
     for absent in plan.absent:
         say(f"Left out: {absent.name}. {absent.reason}")
     recipes = {weights_key(job.spec) for job in plan.jobs}
-    if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts):
+    if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts) and set(plan.parts) != {"scaling"}:
         say(
             f"Each recipe without --weights is first trained for {plan.amounts.learning_updates} updates, so that "
             "translations end by themselves; --weights uses those of a run instead."

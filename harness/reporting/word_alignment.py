@@ -42,10 +42,11 @@ def align(
 
 def _words(tokens: Sequence[str], text: str) -> list[int]:
     """Return the index of the word of `text` that each token begins in, -1 for `<sos>` and `<eos>`."""
-    letters = [index for index, word in enumerate(text.split()) for _ in word]
+    words = text.casefold().split()  # in lower case, "İ" has two letters, so letters are counted after the change
+    letters = [index for index, word in enumerate(words) for _ in word]
     special = {SPECIAL_TOKENS[SOS]: "", SPECIAL_TOKENS[EOS]: "", SPECIAL_TOKENS[UNK]: UNKNOWN_LETTER}
-    spelled = [special.get(token, token) for token in tokens]
-    if "".join(spelled).lower() != "".join(text.split()).lower():
+    spelled = [special.get(token, token).casefold() for token in tokens]
+    if "".join(spelled) != "".join(words):
         return []
     starts = np.cumsum([0, *map(len, spelled)])
     return [letters[start] if part else -1 for start, part in zip(starts, spelled, strict=False)]

@@ -83,7 +83,8 @@ class Measurement:
     @property
     def has_samples(self) -> bool:
         """Whether anything has been timed yet."""
-        return any(series.values for series in self.scheduler.series.values())
+        timed = any(series.values for series in self.scheduler.series.values())
+        return timed or bool(self.breakdowns) or any(axis.points for axis in self.scaling)
 
     def _start(self) -> None:
         if set(self.plan.parts) != {"scaling"}:

@@ -48,7 +48,7 @@ DECODED = {"tutorial": 256, "quick": 64, "toy": 8}
 
 @dataclass(frozen=True)
 class ScalingAxis:
-    """One axis: a job for each size, the settings that stay fixed, and why there are no jobs."""
+    """One axis: a job for each size, the settings that stay fixed, and why there are no jobs or some are left out."""
 
     axis: Axis
     measure: Measure
@@ -73,9 +73,14 @@ def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
             continue
         reason = "" if measure == "training" or weights else "there are no trained weights to translate with"
         possible = [value for value in values if value <= (largest.get(axis) or value) and not reason]
-        jobs = tuple((value, _job(base, axis, value, size, weights)) for value in possible)
+        jobs: list[tuple[int, ModelJob]] = []
+        for value in possible:
+            try:
+                jobs.append((value, _job(base, axis, value, size, weights)))
+            except ValueError as error:  # a number of heads does not divide every width
+                reason += f"{'; ' * bool(reason)}{axis} {value}: {error}"
         fixed = decoding if measure == "greedy" else {name: value for name, value in training.items() if name != axis}
-        lines.append(ScalingAxis(axis, measure, jobs, fixed, base.name, reason))
+        lines.append(ScalingAxis(axis, measure, tuple(jobs), fixed, base.name, reason))
     return lines
 
 
@@ -115,7 +120,7 @@ def measure_axis(axis: ScalingAxis, scheduler: RoundRobin) -> Scaling:
             samples = Samples.of([seconds / updates for seconds in values])
             points.append(Point(size=float(size), seconds=samples, tokens=tokens))
     failures = scheduler.lost | {task.model: error for task, error in scheduler.refused.items()}
-    reason = axis.reason or "; ".join(f"{name}: {error}" for name, error in failures.items())
+    reason = "; ".join(filter(None, [axis.reason, *(f"{name}: {error}" for name, error in failures.items())]))
     if len(points) < 2 and not reason:
         reason = f"{count(len(points), 'size')} can be measured on this machine; a fit needs two"
     return Scaling(axis=axis.axis, subject=axis.base, fixed=axis.fixed, points=tuple(points), reason=reason)

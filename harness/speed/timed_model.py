@@ -13,7 +13,9 @@ from harness.speed.timing import Checked, Samples
 Count = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[int, Gt(0), Lt(2**63)]
 Number = Annotated[float, Ge(0)]
-String = Annotated[str, MaxLen(4_000)]
+LONGEST_TEXT = 4_000
+"""The most characters of a text in a document."""
+String = Annotated[str, MaxLen(LONGEST_TEXT)]
 
 Kind = Literal["variant", "peer"]
 Ending = Literal["completed", "failed", "missing"]

@@ -13,11 +13,12 @@ from typing import Any
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
-from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
+from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 
 def find_variant(name: str) -> str:
@@ -38,7 +39,8 @@ def base_spec(
 ) -> RunSpec:
     """Return a run with seed 0 of a variant by its name, a recipe, or an importable function that builds a model.
 
-    A variant has the size and training of `suite`, or else of its source. A recipe keeps its size.
+    A variant has the size and training of `suite`, or else of its source. A recipe keeps its size; without a suite it
+    has the training of the variant of its name, or else of the tutorials.
 
     Raises:
         ValueError: The first argument is something else, there is no such variant or suite, or `epochs` is no number.
@@ -49,16 +51,21 @@ def base_spec(
     if not isinstance(epochs, int):
         raise ValueError(f"epochs={brief(epochs)}: expected a whole number")
     size = replace(suites.SUITES[suite or "standard"], epochs=epochs)
+    budget: Budget = "controlled" if suite else "source"
     if isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
-        recipe, training = recipe_or_builder, suites.shortened(size.training, epochs)
-        return RunSpec(variant=recipe.name or "recipe", recipe=recipe, training=training, data=data, budget="source")
+        recipe = recipe_or_builder
+        if suite is not None or RECIPES.get(recipe.name) != recipe:
+            training = size.training if suite else TRAININGS.get(recipe.name, TUTORIAL)
+            training = suites.shortened(training, epochs)
+            return RunSpec(variant=recipe.name or "recipe", recipe=recipe, training=training, data=data, budget=budget)
+        recipe_or_builder = recipe.name
     if isinstance(recipe_or_builder, str):
         variant = find_variant(recipe_or_builder)
     elif hasattr(recipe_or_builder, "__qualname__"):
         variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
-    return suites.spec(size, variant, budget="controlled" if suite else "source", seed=0, data=data)
+    return suites.spec(size, variant, budget=budget, seed=0, data=data)
 
 
 def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> DataSpec:
@@ -87,8 +94,9 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
     if not isinstance(settings, Mapping | None):
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
-    if labels := {"variant", "budget"}.intersection(settings or ()):
-        raise ValueError(f"settings: the {labels.pop()} is no setting; it follows from the recipe and the suite")
+    for name, advice in (("variant", "give it as the first argument"), ("budget", "choose it with or without suite")):
+        if name in (settings or {}):
+            raise ValueError(f"settings: the {name} is no setting; {advice}")
     values = {"seed": seed, **(settings or {})}
     changed = override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
     for name in values:

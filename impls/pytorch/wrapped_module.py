@@ -204,6 +204,7 @@ def _check_memory(model: WrappedModel) -> None:
                 f"{type(model.module.user).__name__}.encode returned a tensor of shape {tuple(tensor.shape)} for "
                 f"{len(sentences)} sentences: the first dimension of each tensor must be the sentence"
             )
+    select_rows(memory, model.to_device(np.array([1, 0])))  # refuses anything but tensors
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -278,7 +278,8 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"epochs": "3"}, "epochs='3': expected a whole number"),
         ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
-        ({"settings": {"budget": "controlled"}}, "settings: the budget is no setting; "),
+        ({"settings": {"variant": "paper"}}, "the variant is no setting; give it as the first argument"),
+        ({"settings": {"budget": "source"}}, "the budget is no setting; choose it with or without suite"),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
@@ -299,6 +300,11 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
     assert small.training.warmup_updates == 0
     assert (source.recipe, source.budget, source.training.epochs) == (RECIPES["paper"], "source", 2)
     assert source.training.warmup_updates < TRAININGS["paper"].warmup_updates
+    assert load.base_spec(RECIPES["paper"], None, data, 2) == source
+    mine = dataclasses.replace(RECIPES["paper"], positions="alibi")
+    small, own = (load.base_spec(mine, suite, data, 2) for suite in ("quick", None))
+    assert (small.recipe, small.budget, small.training.label_smoothing) == (mine, "controlled", 0)
+    assert (own.recipe, own.budget, own.training) == (mine, "source", source.training)
     with pytest.raises(ValueError, match="expected one of quick, standard, full; did you mean 'quick'"):
         harness.run("paper", suite="quik")
 

@@ -347,6 +347,11 @@ class SentenceSecond(LstmAttention):
         return super().encode(source)[0].transpose(0, 1)
 
 
+class LengthBeside(LstmAttention):
+    def encode(self, source: torch.Tensor) -> Any:
+        return (*super().encode(source), source.shape[1])
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -357,6 +362,7 @@ class SentenceSecond(LstmAttention):
             "LstmAttention.extra is a list of layers, which are not trained",
         ),
         (lambda: SentenceSecond(*SIZES, 16, 0.0), r"SentenceSecond.encode returned a tensor of shape \(3, 2, \d+\)"),
+        (lambda: LengthBeside(*SIZES, 16, 0.0), "encode or step returned a int: use tensors, tuples, lists, dicts or"),
         (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
         (lambda: 3, "a function that returns one, not 3$"),
         (3, "a function that returns one, not 3$"),

@@ -80,6 +80,11 @@ def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
     assert in_keras == [f"learned_positions/keras-{backend}" for backend in ("torch", "jax") if backend not in left_out]
 
 
+def test_choose_a_model_that_is_named_twice_once() -> None:
+    models, _ = chosen_models.choose(SUITES["quick"], ["paper", "paper"], ["torch", "torch"], None, "cpu")
+    assert [model.name for model in models] == ["paper/torch"]
+
+
 # How many seeds -------------------------------------------------------------------------------------------------------
 
 

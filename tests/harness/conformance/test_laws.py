@@ -45,6 +45,9 @@ pytestmark = pytest.mark.usefixtures("single_thread")
 RECIPES = all_recipes()
 ONE_LAYER = replace(BASE, layers=1)
 EXTERNAL_RECIPE = replace(BASE, positions="rotary")
+LARGE_LOGITS = replace(
+    BASE, norm="none", norm_order="pre", tying="output", embedding_init="normal", embedding_scale="none"
+)
 FAMILIES: dict[str, Recipe] = {"base": ONE_LAYER, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 COVERED = {"learned_positions", "paper_base"}
 """Variants that other cases cover by default: the first on realistic batches, the second by `paper`, its small copy."""
@@ -120,7 +123,7 @@ def test_variant_resumes_in_a_new_process(variant: str) -> None:
     assert list(check(named(variant), laws={13})) == [LawResult(13, "resumption", True, "")]
 
 
-@pytest.mark.parametrize("name", ["EXTERNAL_RECIPE", "external_builder", "builder_without_dropout"])
+@pytest.mark.parametrize("name", ["EXTERNAL_RECIPE", "LARGE_LOGITS", "external_builder", "builder_without_dropout"])
 def test_external_variant_with_dropout_is_tested_for_it(name: str) -> None:
     law_results = list(check(named(f"test_laws:{name}", fast=True), laws={1, 14}))
     assert [result.passed for result in law_results] == [True, True]

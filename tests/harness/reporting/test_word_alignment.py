@@ -34,3 +34,8 @@ def test_other_spellings_and_shapes_are_not_aligned() -> None:
     assert align(attention(2, 4, 6), SOURCE, SOURCE_TOKENS, "a cat", ("a", "dog")) == []
     assert align(attention(2, 4), SOURCE, SOURCE_TOKENS, "a dog", ("a", "dog")) == []
     assert align(attention(2, 4, 6), "Eine Katze.", SOURCE_TOKENS, "a dog", ("a", "dog")) == []
+
+
+def test_letters_that_are_longer_in_lower_case_do_not_shift_the_words_after_them() -> None:
+    source, tokens = "İki köpek çok hızlı .", ("<sos>", "i̇ki", "köpek", "çok", "hızlı", ".", "<eos>")
+    assert align(attention(1, 2, 5, 6), source, tokens, "two dogs .", ("two", "dogs", ".")) == [0, 1, 4]

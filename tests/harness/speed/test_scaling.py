@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from planted_processes import Planted, job, scheduler_of
 
 from harness.speed import scaling, speed_document
 from harness.speed.scheduler import RoundRobin
+from impls.recipes import LEARNED_POSITIONS
 
 
 def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +69,13 @@ def test_axes_keep_all_settings_but_their_own() -> None:
             width = getattr(spec.recipe, "width", None)
             settings = (spec.training.batch_size, planned.synthetic_length, spec.threads, width)
             assert dict(zip(usual, settings, strict=True)) == {**usual, axis: size}
+
+
+def test_axes_leave_out_widths_that_the_heads_do_not_divide() -> None:
+    base = job("base")
+    recipe = replace(LEARNED_POSITIONS, width=192, heads=6)
+    lines = {line.axis: line for line in scaling.axes(replace(base, spec=replace(base.spec, recipe=recipe)), "toy", "")}
+    assert not lines["width"].jobs
+    assert lines["width"].reason.startswith("width 16: TransformerRecipe.heads=6: expected a divisor of width=16")
+    assert "; width 64: " in lines["width"].reason
+    assert lines["length"].jobs

@@ -186,6 +186,15 @@ def test_speed_with_more_models_than_memory_warns(
     assert ("2 models in memory at once need about 1 GB of memory" in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize(("part", "trains"), [("decoding", True), ("scaling", False)])
+def test_speed_says_whether_recipes_are_trained_first(
+    part: str, trains: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, _ = planned("--variant", "paper", "--baseline", "none", "--part", part)
+    speed._announce(plan)
+    assert ("Each recipe without --weights is first trained" in capsys.readouterr().out) == trains
+
+
 def test_plan_in_bfloat16_leaves_baselines_out() -> None:
     plan, _ = planned("--variant", "learned_positions", "--baseline", "plain", "--precision", "bfloat16")
     assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
@@ -217,6 +226,7 @@ def test_speed_setting_of_one_variant_changes_its_recipe_only() -> None:
         (["--set", "framework=keras"], "framework=keras: give --framework instead"),
         (["--set", "paper:data.max_length=9"], "only recipes may differ; give data.max_length for all variants"),
         (["--set", "papr:recipe.layers=1"], "did you mean 'paper'?"),
+        (["--note", "x" * 4_001], "--note has 4,001 characters; the document of a measurement holds 4,000"),
         (["--weights", "x", "--part", "training"], "--weights with --part training, which uses no weights"),
     ],
 )
@@ -260,6 +270,16 @@ def test_measurement_compared_decodings_share_their_rounds(monkeypatch: pytest.M
         {(ours, "single_greedy"), ("plain", "single_greedy")},
         {(ours, "single_beam"), ("plain", "single_beam")},
     ]
+
+
+def test_measurement_of_one_breakdown_or_size_has_samples(tmp_path: Path) -> None:
+    measurement = Measurement(*planned("--variant", "paper"), tmp_path, say=lambda line: None, check=lambda: None)
+    assert not measurement.has_samples
+    measurement.breakdowns["paper/torch"] = {}
+    assert measurement.has_samples
+    measurement.breakdowns.clear()
+    measurement.scaling += speed_factory.scaling()
+    assert measurement.has_samples
 
 
 def test_bench_first_update_is_that_of_the_process(tmp_path: Path) -> None:
