@@ -314,7 +314,7 @@ def run(
         corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
             default with `files`).
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
-        epochs: Passes over the training data.
+        epochs: Passes over the training data; the warm-up of a source is shorter for fewer epochs.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used and whose size a variant gets; a recipe keeps its own.
             None: as in the source (of a recipe: that of the variant of its name, or the tutorials).
