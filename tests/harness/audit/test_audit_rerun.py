@@ -54,9 +54,8 @@ def test_rerun_real_run_passes(results: Path, capsys: pytest.CaptureFixture[str]
 def test_rerun_other_batches_and_loss_fail(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit("fingerprints.batches", lambda digests: {**digests, "10": OTHER}, run=RUN.id)(results)
     edit("curve.0.training_loss", lambda loss: loss + 0.1, run=RUN.id)(results)
-    outcomes = lines(results, capsys, "--rerun-epoch")
-    assert "batches up to update 10 have another digest" in outcomes["C70"]
-    assert "FAIL" in outcomes["C72"]
+    assert "batches up to update 10 have another digest" in lines(results, capsys)["C70"]
+    assert "FAIL" in lines(results, capsys, "--rerun-epoch")["C72"]
 
 
 def rerun(results: Path, **environment: Any) -> Rerun:
