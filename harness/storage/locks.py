@@ -74,6 +74,7 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
             # Removed before release: a process that has already opened the file sees that it is gone and gives up.
             with contextlib.suppress(OSError):  # a remaining file blocks nobody
                 path.unlink()
+                path.parent.rmdir()  # only if it is empty: the run was refused and has stored nothing
         lock.release()
 
 

@@ -48,3 +48,11 @@ def test_hold_lock_file_that_cannot_be_changed_is_released(
         with locks.hold(tmp_path, RUN):
             assert locks.is_held(tmp_path, RUN)
         assert not locks.is_held(tmp_path, RUN)
+
+
+@pytest.mark.parametrize("stores", [True, False])
+def test_hold_leaves_no_empty_folder(tmp_path: Path, stores: bool) -> None:
+    with locks.hold(tmp_path, RUN):
+        if stores:
+            (tmp_path / RUN / "record.json").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ([RUN, "record.json"] if stores else [])
