@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
@@ -92,9 +93,12 @@ def check_members(records: Sequence[RunRecord]) -> None:
     """Check that runs can translate together.
 
     Raises:
-        ValueError: Two runs differ in the framework, the corpus or a vocabulary.
+        ValueError: A run is there twice, or two runs differ in the framework, the corpus or a vocabulary.
     """
     first, *others = records
+    twice = next((run for run, times in Counter(record.id for record in records).items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(f"run {twice} is given twice; an ensemble needs different runs")
     for other in others:
         for (name, value), differing in zip(_shared(first).items(), _shared(other).values(), strict=True):
             if value != differing:

@@ -132,6 +132,12 @@ def changed(**settings: Any) -> RunRecord:
     return replace(first, id="other", spec=replace(first.spec, **settings))
 
 
+def test_run_that_is_given_twice_is_refused() -> None:
+    twice = record("paper")
+    with pytest.raises(ValueError, match=f"^run {twice.id} is given twice; an ensemble needs different runs$"):
+        check_members([record("learned_positions"), twice, twice])
+
+
 def test_members_of_one_corpus_and_framework_are_accepted() -> None:
     check_members([record("learned_positions"), record("paper"), record("learned_positions", seed=1)])
 
