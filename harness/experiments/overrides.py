@@ -63,7 +63,7 @@ def _needs(spec: RunSpec, name: str) -> str:
     data, batching = spec.data, spec.training.batching
     used, user = {
         "data.minimum_frequency": (not data.has_subwords, "a tokenizer of whole words"),
-        "data.vocabulary_size": (data.tokenizer.startswith("sentencepiece"), "a tokenizer of sentencepiece"),
+        "data.vocabulary_size": (data.tokenizer.startswith("sentencepiece"), "a SentencePiece tokenizer"),
         "data.merges": (data.tokenizer == "moses-bpe", "the tokenizer moses-bpe"),
         "training.batch_size": (batching != "tokens", "training.batching=random or length"),
         "training.batch_tokens": (batching == "tokens", "training.batching=tokens"),

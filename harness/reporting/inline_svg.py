@@ -39,6 +39,7 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
     """
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
+        # With the resolution of SVG, as `savefig` would, but without the draft of everything that it draws for this.
         before, plot.dpi = plot.dpi, FigureCanvasSVG.fixed_dpi
         FigureCanvasSVG(plot)
         lay_out(plot)
