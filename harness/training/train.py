@@ -25,6 +25,7 @@ from harness.processes.workers import ProcessSettings
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord, Status
 from harness.storage.run_store import RunFailed
+from harness.text import count
 from harness.training import checkpoint, reuse, self_check
 from harness.training.checkpoint import TrainingState
 from harness.training.divergence import OVERFLOW_NATS, epoch_remark, finite, has_perplexity, record_remark
@@ -94,6 +95,7 @@ def _execute(current: _Run) -> RunRecord:
             return current.measure_again(*trained)
         current.check_model()
         current.resume()
+        current.remark_on_warmup()
         diverged = current.loop.train()
         return current.record("diverged", diverged) if diverged else current.measure()
     except KeyboardInterrupt as error:
@@ -240,6 +242,15 @@ class _Run:
         elif complaints:
             self.state.checkpoint_fallbacks = [*complaints, "started anew"]
             self._remark("starts from the beginning, because none of its checkpoints can be used")
+
+    def remark_on_warmup(self) -> None:
+        """Remark on a training that ends before its learning rate has reached its peak."""
+        updates, warmup = self.loop.updates, self.spec.training.warmup_updates
+        if updates < warmup:
+            self._remark(
+                f"ends after {count(updates, 'update')}, within its warm-up of {warmup:,}: its learning rate stays below "
+                "its peak (shorten the warm-up with --set training.warmup_updates=N)"
+            )
 
     def _remark(self, remark: str) -> None:
         self.progress.report("preparing", remark=remark)

@@ -359,3 +359,12 @@ def test_throughput_excludes_compilation(tmp_path: Path, monkeypatch: pytest.Mon
     # With the compilations the steady updates of an epoch would take over half a minute, and translating over 100 s.
     assert record.speed["epoch_seconds"] < 100 * UPDATES_PER_EPOCH / 20 / 2
     assert record.speed["decoding_sentences_per_second"] > record.sizes["test_pairs"] / 50
+
+
+@pytest.mark.parametrize(("warmup", "remarks"), [(21, 0), (22, 1)])
+def test_run_that_ends_within_its_warmup_says_so(tmp_path: Path, warmup: int, remarks: int) -> None:
+    events: list[Event] = []
+    run = replace(TORCH, training=replace(TRAINING, warmup_updates=warmup))
+    train.run(run, tmp_path, progress=events.append)
+    expected = f"ends after 21 updates, within its warm-up of {warmup}: its learning rate stays below its peak"
+    assert sum(event.remark.startswith(expected) for event in events) == remarks
