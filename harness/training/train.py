@@ -248,8 +248,8 @@ class _Run:
         updates, warmup = self.loop.updates, self.spec.training.warmup_updates
         if updates < warmup:
             self._remark(
-                f"ends after {count(updates, 'update')}, within its warm-up of {warmup:,}: its learning rate stays below "
-                "its peak (shorten the warm-up with --set training.warmup_updates=N)"
+                f"ends after {count(updates, 'update')}, within its warm-up of {warmup:,}: its learning rate stays "
+                "below its peak (shorten the warm-up with --set training.warmup_updates=N)"
             )
 
     def _remark(self, remark: str) -> None:

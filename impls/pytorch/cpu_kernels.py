@@ -181,13 +181,14 @@ def output_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the summed objective and unsmoothed negative log-likelihood of a linear output layer.
 
-    The second has no gradient unless `smoothing` is 0.
+    The second has no gradient unless `smoothing` is 0. Rows of features without a target have no effect.
 
-    Shapes: features [N,D], kernel [V,D], bias [V], target [N] without PAD.
+    Shapes: features [N or more,D], kernel [V,D], bias [V], target [N] without PAD.
     Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over the vocabulary.
     """
     if is_optimised(features):
         return _OutputLoss.apply(features, kernel, bias, target, smoothing)
+    target = pad(target, (0, len(features) - len(target)), value=PAD)
     return padded_loss(features, kernel, bias, target, smoothing)
 
 
@@ -223,15 +224,17 @@ class _OutputLoss(Function):
         for first in range(0, len(features), LOSS_ROWS):
             rows = slice(first, first + LOSS_ROWS)
             inputs, labels = features[rows], target[rows, None]
+            real = len(labels)
             logits = log_softmax(torch.addmm(bias, inputs, kernel.T), dim=-1)
             nats = -logits.gather(1, labels).sum()
-            even = -logits[:, :vocabulary_size].sum() / vocabulary_size if smoothing else nats
+            even = -logits[:real, :vocabulary_size].sum() / vocabulary_size if smoothing else nats
             sums += torch.stack([(1 - smoothing) * nats + smoothing * even, nats])
             # From here on, `logits` holds the gradient of the objective with respect to the logits.
             logits.exp_()
             if smoothing:
                 logits.sub_(smoothing / vocabulary_size)
             logits.scatter_add_(1, labels, logits.new_full(labels.shape, smoothing - 1))
+            logits[real:] = 0
             torch.mm(logits, kernel, out=of_features[rows])
             of_kernel.addmm_(logits.T, inputs)
             of_bias += logits.sum(dim=0)

@@ -30,7 +30,7 @@ from impls.field_checks import check_length
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision
-from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
+from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
 from impls.torch_reference import TorchReference
@@ -145,14 +145,14 @@ class TorchModel:
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         """Return the features of the tokens to predict, [N,...], and their places in `target_out` flattened, [N].
 
-        It never waits for the device.
+        Rows of features after these are filling. It never waits for the device.
         """
         indices = np.flatnonzero(batch.target_out != PAD)
         features = self.module(self.to_device(batch.source), self.to_device(batch.target_in)).flatten(0, 1)
         return features.index_select(0, self.to_device(indices)), indices
 
     def _to_predict(self, features: torch.Tensor, indices: Indices, batch: Batch) -> tuple[torch.Tensor, Indices]:
-        """Return the features and places of those packed rows whose next token is predicted."""
+        """Return the features and places of those packed rows whose next token is predicted; filling may stay."""
         chosen = np.flatnonzero(batch.target_out.reshape(-1)[indices] != PAD)
         if len(chosen) < len(indices):
             features = features.index_select(0, self.to_device(chosen))
@@ -212,7 +212,7 @@ class TorchModel:
         nats = np.zeros(batch.target_out.shape, np.float32)
         with self.evaluation():
             features, indices = self._features(batch)
-            logits = self.module.output(features).float()
+            logits = self.module.output(features)[: len(indices)].float()
             target = self.to_device(batch.target_out.reshape(-1)[indices].astype(np.int64))
             token_nats = logits.logsumexp(dim=-1) - logits.gather(1, target[:, None])[:, 0]
         nats.reshape(-1)[indices] = token_nats.cpu().numpy()
@@ -303,7 +303,14 @@ class TransformerModel(TorchModel):
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
-        packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), to_device=self.to_device)
+        rounds = self._precision == "bfloat16" or self.matmul_precision != "highest"
+        packing = pack(
+            batch,
+            heads=self.module.heads,
+            group_rows=self._group_rows(batch),
+            to_device=self.to_device,
+            multiple=ROW_MULTIPLE if rounds and self._device.type == "cpu" else 1,
+        )
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
 
 

@@ -18,10 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from impls.contract import PAD, Batch, Ids
+from impls.contract import PAD, UNK, Batch, Ids
 
 GROUP_ROWS = 32
 """Sentences per group on a CPU. Smaller groups have less padding but need more and smaller products."""
+
+ROW_MULTIPLE = 32
+"""Packed rows are a multiple of this where oneDNN multiplies in bfloat16 on a CPU.
+
+It compiles a kernel for each number of rows that it meets, which takes about 2 ms and 2 MB.
+"""
 
 Numbers = npt.NDArray[np.int64]
 ToDevice = Callable[[npt.NDArray[Any]], torch.Tensor]
@@ -114,7 +120,7 @@ class Packing:
     """A batch without padding.
 
     The groups are for self-attention in the source and in the target, and for the target's attention on the source.
-    `indices`, [N], locate the target's packed rows in the flattened `Batch.target_out`.
+    `indices`, [N], locate the target's packed rows in the flattened `Batch.target_out`. Rows after them are filling.
     """
 
     source: PackedSide
@@ -125,14 +131,17 @@ class Packing:
     indices: Numbers
 
 
-def pack(batch: Batch, *, heads: int, group_rows: int, to_device: ToDevice) -> Packing:
+def pack(batch: Batch, *, heads: int, group_rows: int, to_device: ToDevice, multiple: int = 1) -> Packing:
     """Return `batch` without its padding, in groups of `group_rows` sentences.
 
-    A sentence that is only padding counts as one token, so that no group is empty.
+    A sentence that is only padding counts as one token, so that no group is empty. With a `multiple` above 1, another
+    sentence fills the packed rows of each side up to a multiple of it. It is a group of its own.
     """
     source, target, order = _sorted(batch)
-    sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
-    rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
+    sources = _Sentences(order, batch.source, source, multiple)
+    targets = _Sentences(order, batch.target_in, target, multiple)
+    rows = [slice(first, min(first + group_rows, len(order))) for first in range(0, len(order), group_rows)]
+    rows += [slice(len(order), len(sources.lengths))] * (multiple > 1)
     return Packing(
         source=PackedSide(to_device(sources.tokens), to_device(sources.positions)),
         target=PackedSide(to_device(targets.tokens), to_device(targets.positions)),
@@ -191,14 +200,23 @@ def pack_by_position(batch: Batch, *, to_device: ToDevice) -> PackedByPosition:
 
 
 class _Sentences:
-    """One side of a batch with its sentences reordered: the token of each packed row."""
+    """One side of a batch with its sentences reordered: the token of each packed row.
 
-    def __init__(self, order: Numbers, ids: Ids, lengths: Numbers) -> None:
+    With a `multiple` above 1, a last sentence of unknown words, all at position 0, fills the rows up.
+    """
+
+    def __init__(self, order: Numbers, ids: Ids, lengths: Numbers, multiple: int) -> None:
         self.lengths = lengths[order]
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.positions = np.arange(self.lengths.sum()) - np.repeat(self.starts, self.lengths)
         self.indices = np.repeat(order * ids.shape[1], self.lengths) + self.positions
         self.tokens = ids.reshape(-1)[self.indices]
+        if multiple > 1:
+            filling = multiple - len(self.tokens) % multiple
+            self.starts = np.append(self.starts, len(self.tokens))
+            self.lengths = np.append(self.lengths, filling)
+            self.positions = np.pad(self.positions, (0, filling))
+            self.tokens = np.pad(self.tokens, (0, filling), constant_values=UNK)
 
     def real(self, rows: slice) -> npt.NDArray[np.bool_]:
         """Return which positions of some padded sentences are not padding. Shapes: [B,1,1,T]."""

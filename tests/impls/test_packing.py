@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from parity_cases import gradients
-from small_models import BASE, GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, batch_of, subject
+from small_models import BASE, GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, batch_of, build, subject
 from torch import nn
 
 import impls
@@ -21,7 +21,7 @@ from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.cuda_graph_training import GraphModel
 from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_adapter import TorchModel
-from impls.pytorch.torch_packing import GROUP_ROWS, pack, pack_by_position
+from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, Packing, pack, pack_by_position
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -113,6 +113,48 @@ def test_group_size_changes_only_rounding(recipe: Recipe, monkeypatch: pytest.Mo
         monkeypatch.setattr(torch_adapter, "GROUP_ROWS", rows)
         for name, gradient in gradients(model(recipe), random_batch(), UNCLIPPED).items():
             np.testing.assert_allclose(gradient, expected[name], atol=CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("multiple", [2, 50])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_filling_changes_no_loss_and_no_gradient(
+    positions: str, multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(BASE, positions=positions)
+    filled: list[int] = []
+
+    def pack_filled(batch: Batch, **settings: Any) -> Packing:
+        packing = pack(batch, **settings | {"multiple": multiple})
+        filled.extend((len(packing.source.tokens), len(packing.target.tokens)))
+        return packing
+
+    monkeypatch.setattr(torch_adapter, "pack", pack_filled)
+    assert max(differences(model(recipe), random_batch())) < CLOSE
+    assert all(rows % multiple == 0 for rows in filled)
+
+
+def test_filling_adds_rows_without_a_target_at_the_end() -> None:
+    batch = random_batch()
+    plain, filled = (
+        pack(batch, heads=2, group_rows=GROUP_ROWS, to_device=torch.from_numpy, multiple=multiple)
+        for multiple in (1, ROW_MULTIPLE)
+    )
+    assert np.array_equal(filled.indices, plain.indices)
+    for side, real in ((filled.source, plain.source), (filled.target, plain.target)):
+        filling = len(side.tokens) - len(real.tokens)
+        assert len(side.tokens) % ROW_MULTIPLE == 0
+        assert 0 < filling <= ROW_MULTIPLE
+        assert np.array_equal(side.tokens[:-filling], real.tokens)
+        assert np.array_equal(side.positions[:-filling], real.positions)
+        assert not side.positions[-filling:].any(), "no position beyond the longest that a recipe covers"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_rows_are_filled_up_only_where_products_are_rounded(precision: str) -> None:
+    small, rows = build(BASE, precision=precision), []
+    small.module.output.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))  # type: ignore[attr-defined]
+    small.token_nats(random_batch())
+    assert [count % ROW_MULTIPLE == 0 for count in rows] == [precision == "bfloat16"]
 
 
 @FAMILIES
