@@ -82,6 +82,8 @@ def same_training(
         record = finished(results, path.name)
         if record is None or record.status != "completed" or _tested_alike(record.spec, spec) != spec:
             continue
+        if has_other_builder(record):
+            continue
         if environment and arithmetic_differences(record.environment, environment, spec.computes):
             continue
         if run_store.has(results, record.id, run_store.WEIGHTS):
