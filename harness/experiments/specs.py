@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -54,6 +57,11 @@ class FileSpec:
     train_target: str = ""
     validation_target: str = ""
     test_target: str = ""
+
+    @classmethod
+    def located(cls, paths: Mapping[str, str | PathLike[str]]) -> FileSpec:
+        """Return the files at these paths, made absolute; a `~` at their beginning is the home folder."""
+        return cls(**{name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

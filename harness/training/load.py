@@ -83,7 +83,7 @@ def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> Dat
             raise ValueError(
                 f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"
             )
-        return DataSpec(corpus="files", files=FileSpec(**{name: os.path.abspath(given[name]) for name in given}))
+        return DataSpec(corpus="files", files=FileSpec.located(given))
     if files:
         raise ValueError(f"files with corpus={corpus!r}: they are only for corpus='files'")
     name: Any = corpus
