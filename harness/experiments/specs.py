@@ -97,8 +97,10 @@ class DataSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         source, _, target = self.direction.partition("-")
-        if not (source.isalpha() and target.isalpha()) or source == target:
-            raise ValueError(f"direction={brief(self.direction)}: expected two languages, such as 'de-en'")
+        if not all(code.isalpha() and code.islower() for code in (source, target)) or source == target:
+            raise ValueError(
+                f"direction={brief(self.direction)}: expected two languages in lower case, such as 'de-en'"
+            )
         if (self.corpus == "files") != (self.files is not None):
             raise ValueError(
                 f"corpus={self.corpus!r} with files={brief(self.files)}: only the corpus 'files' has files, "
