@@ -138,7 +138,6 @@ def shared_decoding(
         if any(value != values[0] for value in values):
             option = f": give --{name} (in Python: {name}=...)" if name in ("beam", "unknown") else ""
             raise ValueError(
-                f"the runs translate with different settings, decoding.{name}={', '.join(map(str, values))}"
-                f"{option}"
+                f"the runs translate with different settings, decoding.{name}={', '.join(map(str, values))}{option}"
             )
     return first

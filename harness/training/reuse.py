@@ -61,6 +61,11 @@ def has_other_builder(record: RunRecord) -> bool:
     return bool(recorded) and external and registry.source_digest(variant) != recorded
 
 
+def other_builder(record: RunRecord) -> str:
+    """Return a warning about a run for which `has_other_builder` holds."""
+    return f"{record.id}: the module of {record.spec.variant} has changed since it was trained"
+
+
 def same_training(
     results: Path,
     spec: RunSpec,

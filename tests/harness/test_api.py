@@ -337,7 +337,8 @@ def test_translate_asks_for_the_settings_of_the_search_in_which_runs_differ(
     with pytest.raises(ValueError, match=r"give --unknown \(in Python: unknown=\.\.\.\)"):
         harness.translate([never, allowed], ["Hund"], import_builder=True)
     for word in ("never", "allowed"):
-        texts = harness.translate([never, allowed], ["."], unknown=word, import_builder=True)
+        with pytest.warns(UserWarning, match="unknown source words: hund"):
+            texts = harness.translate([never, allowed], ["Hund"], unknown=word, import_builder=True)
         assert ("\u2047" in texts[0]) == (word == "allowed")
 
 

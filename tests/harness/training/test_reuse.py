@@ -12,6 +12,7 @@ from command_line import Refused
 from record_factory import record
 from small_runs import spec
 
+import harness
 from harness.analysis.selection import Run, Side
 from harness.audit.rules import check
 from harness.cli import compare, report_writing, sweep
@@ -89,7 +90,10 @@ def test_run_of_a_builder_whose_module_has_changed_is_refused(
         train.run(run, tmp_path / "results")
     words = ["translate", "--run", record.id, "--results", str(tmp_path / "results"), "--import-builder", "a dog"]
     assert main(words) == 0
-    assert "the module of own_model:build has changed since it was trained" in capsys.readouterr().err
+    warning = "the module of own_model:build has changed since it was trained"
+    assert warning in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=warning):
+        harness.translate(record.id, [" "], results=tmp_path / "results", import_builder=True)
 
 
 def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained(
