@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from harness.analysis import run_filter
 from harness.experiments.run_names import flat_settings, run_names
@@ -351,6 +351,7 @@ def translate(
     sentences: Sequence[str],
     *,
     beam: int | None = None,
+    unknown: Literal["never", "allowed"] | None = None,
     device: str = "cpu",
     import_builder: bool = False,
     results: str | Path = run_store.RESULTS,
@@ -363,7 +364,7 @@ def translate(
     Args:
         run: A run, or the id of one in `results`, or the beginning of its id; or several of them, such as `Runs`.
         sentences: One string per sentence.
-        beam: The beam width; None for that of the run.
+        beam, unknown: The beam width, and whether translations may contain `<unk>`; None for those of the run.
         device: Where the model computes.
         import_builder: Whether to import and execute the external builder that a record names.
         results: The folder of the runs that are given by their ids.
@@ -383,7 +384,7 @@ def translate(
     runs = sorted((_stored(member, Path(results)) for member in members), key=lambda run: run.id)
     records = [run.record for run in runs]
     ensemble.check_members(records)
-    decoding = ensemble.shared_decoding(records, beam=beam)
+    decoding = ensemble.shared_decoding(records, beam=beam, unknown=unknown)
     loaded = [load.stored_model(run.record, run.results, device, import_builder=import_builder) for run in runs]
     dataset = loaded[0][0]
     model = ensemble.joint([model for _, model in loaded], len(dataset.target_words))

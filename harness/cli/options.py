@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import os
 import typing
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -253,7 +252,7 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
     Raises:
         ValueError: A file of the corpus "files" is missing, or files are given for another corpus.
     """
-    files = {name: os.path.abspath(path) for name in FILE_OPTIONS if (path := getattr(arguments, name))}
+    files = {name: path for name in FILE_OPTIONS if (path := getattr(arguments, name))}
     corpus: specs.CorpusName = arguments.corpus or ("files" if files else "multi30k")
     if files and corpus != "files":
         raise ValueError(f"{flag(next(iter(files)))} with --corpus {corpus}: it is only for --corpus files")
@@ -262,7 +261,7 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
         raise ValueError(f"--corpus files needs {', '.join(missing)}")
     options = ("direction", "tokenizer")
     settings = {name: value for name in options if (value := getattr(arguments, name)) is not None}
-    return DataSpec(corpus=corpus, files=FileSpec(**files) if files else None, **settings)
+    return DataSpec(corpus=corpus, files=FileSpec.located(files) if files else None, **settings)
 
 
 def available(

@@ -130,7 +130,7 @@ def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[
         for record in records
     ]
     for record in filter(reuse.has_other_builder, records):
-        warn(f"{record.id}: the module of {record.spec.variant} has changed since it was trained")
+        warn(reuse.other_builder(record))
     return dataset, models, functools.partial(search.translate, ensemble.joint(models, len(dataset.target_words)))
 
 

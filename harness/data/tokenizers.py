@@ -173,6 +173,7 @@ def tokenizer(name: str, language: str, **settings: Any) -> TextTokenizer:
     return TOKENIZERS[name](language, **settings)
 
 
+SENTENCEPIECE_SEEDS = 2**32
 SENTENCEPIECE_BYTES = 4192
 """SentencePiece's default of `max_sentence_length`, which leaves longer sentences out of the training text."""
 
@@ -182,8 +183,10 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
 
     It is trained by one thread on all lines, so the same text and settings give the same bytes.
 
-    Raises: ValueError if the text does not permit a vocabulary of this size.
+    Raises: ValueError if the text does not permit a vocabulary of this size, or for a seed that is too large.
     """
+    if seed >= SENTENCEPIECE_SEEDS:
+        raise ValueError(f"seed={seed}: expected less than {SENTENCEPIECE_SEEDS:,} with {name}")
     sentencepiece = _import("sentencepiece")
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()

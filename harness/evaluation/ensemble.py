@@ -133,12 +133,11 @@ def shared_decoding(
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["batch_size"] = min(record.spec.decoding.batch_size for record in records)
     first, *others = [replace(record.spec.decoding, **changes) for record in records]
-    for setting in fields(DecodingSpec):
-        values = [getattr(decoding, setting.name) for decoding in (first, *others)]
+    for name in (field.name for field in fields(DecodingSpec)):
+        values = [getattr(decoding, name) for decoding in (first, *others)]
         if any(value != values[0] for value in values):
-            option = f": give --{setting.name}" if setting.name in ("beam", "unknown") else ""
+            option = f": give --{name} (in Python: {name}=...)" if name in ("beam", "unknown") else ""
             raise ValueError(
-                f"the runs translate with different settings, decoding.{setting.name}={', '.join(map(str, values))}"
-                f"{option}"
+                f"the runs translate with different settings, decoding.{name}={', '.join(map(str, values))}{option}"
             )
     return first

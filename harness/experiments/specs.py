@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -55,6 +58,11 @@ class FileSpec:
     validation_target: str = ""
     test_target: str = ""
 
+    @classmethod
+    def located(cls, paths: Mapping[str, str | PathLike[str]]) -> FileSpec:
+        """Return the files at these paths, made absolute; a `~` at their beginning is the home folder."""
+        return cls(**{name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
@@ -89,8 +97,10 @@ class DataSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         source, _, target = self.direction.partition("-")
-        if not (source.isalpha() and target.isalpha()) or source == target:
-            raise ValueError(f"direction={brief(self.direction)}: expected two languages, such as 'de-en'")
+        if not all(code.isalpha() and code.islower() for code in (source, target)) or source == target:
+            raise ValueError(
+                f"direction={brief(self.direction)}: expected two languages in lower case, such as 'de-en'"
+            )
         if (self.corpus == "files") != (self.files is not None):
             raise ValueError(
                 f"corpus={self.corpus!r} with files={brief(self.files)}: only the corpus 'files' has files, "

@@ -162,13 +162,12 @@ def _at_size(variant: str, recipe: Recipe, suite: Suite) -> Recipe:
     An external recipe keeps those that differ from the tutorials': they may be what it is about.
     """
     usual = BAHDANAU_GRU if isinstance(recipe, GruRecipe) else LEARNED_POSITIONS
-    keeps_width, keeps_layers = (
-        ":" in variant and getattr(recipe, name) != getattr(usual, name) for name in ("width", "layers")
-    )
+    sizes = [name for name in ("width", "embedding_width", "layers") if hasattr(recipe, name)]
+    own = {name for name in sizes if ":" in variant and getattr(recipe, name) != getattr(usual, name)}
     try:
-        if suite.width is not None and not keeps_width:
+        if suite.width is not None and not own & {"width", "embedding_width"}:
             recipe = reduced(recipe, suite.width)
-        if suite.layers is not None and not keeps_layers and not isinstance(recipe, GruRecipe):
+        if suite.layers is not None and "layers" not in own and not isinstance(recipe, GruRecipe):
             recipe = replace(recipe, layers=suite.layers)
     except ValueError as error:
         raise ValueError(

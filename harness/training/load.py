@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
+from harness.training import reuse
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -83,7 +85,7 @@ def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> Dat
             raise ValueError(
                 f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"
             )
-        return DataSpec(corpus="files", files=FileSpec(**{name: os.path.abspath(given[name]) for name in given}))
+        return DataSpec(corpus="files", files=FileSpec.located(given))
     if files:
         raise ValueError(f"files with corpus={corpus!r}: they are only for corpus='files'")
     name: Any = corpus
@@ -169,9 +171,15 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
 def stored_model(
     record: RunRecord, results: Path, device: str, *, import_builder: bool = False
 ) -> tuple[Dataset, Seq2SeqModel]:
-    """Return the corpus and the model of a run; the last eight stay in memory. Raises: as `load_model`."""
+    """Return the corpus and the model of a run; the last eight stay in memory. Raises: as `load_model`.
+
+    A warning says if the module of its builder has changed.
+    """
     weights = record.fingerprints.get("trained_weights")
-    return _stored_model(record.id, weights, results.resolve(), device, import_builder)
+    loaded = _stored_model(record.id, weights, results.resolve(), device, import_builder)
+    if reuse.has_other_builder(record):
+        warnings.warn(reuse.other_builder(record), stacklevel=3)
+    return loaded
 
 
 @functools.lru_cache(maxsize=8)

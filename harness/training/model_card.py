@@ -26,7 +26,8 @@ TOKENIZERS = {
 }
 MULTI30K = "Multi30k is for non-commercial research and education; cite Elliott, Frank, Sima'an and Specia (2016)."
 
-_SENTENCES = 'sentences = [["ein", "hund", "springt", "über", "einen", "zaun", "."]]  # tokens, as described above'
+_SENTENCES = {"de": "ein hund springt über einen zaun .", "en": "a dog is jumping over a fence ."}
+"""The tokens of an example in each source language; for other languages there is only a place for one."""
 _CTRANSLATE2 = """\
 import ctranslate2
 
@@ -169,9 +170,10 @@ def _code(record: RunRecord, kind: str) -> str:
     if recipe is None:
         return _WEIGHTS_ALONE
     template = {"ctranslate2": _CTRANSLATE2, "huggingface": _HUGGINGFACE, "safetensors": _SAFETENSORS}[kind]
+    example = json.dumps(_SENTENCES.get(record.spec.data.source_language, "...").split(), ensure_ascii=False)
     never = json.dumps([[SPECIAL_TOKENS[index]] for index in suppressed(decoding)])
     return template.format(
-        sentences=_SENTENCES,
+        sentences=f"sentences = [{example}]  # tokens, as described above",
         beam=decoding.beam,
         length_penalty=decoding.length_penalty,
         max_tokens=decoding.max_tokens,

@@ -61,6 +61,11 @@ def has_other_builder(record: RunRecord) -> bool:
     return bool(recorded) and external and registry.source_digest(variant) != recorded
 
 
+def other_builder(record: RunRecord) -> str:
+    """Return a warning about a run for which `has_other_builder` holds."""
+    return f"{record.id}: the module of {record.spec.variant} has changed since it was trained"
+
+
 def same_training(
     results: Path,
     spec: RunSpec,
@@ -81,6 +86,8 @@ def same_training(
     for path in sorted(results.glob(f"{spec.id.rpartition('-')[0]}-*")):
         record = finished(results, path.name)
         if record is None or record.status != "completed" or _tested_alike(record.spec, spec) != spec:
+            continue
+        if has_other_builder(record):
             continue
         if environment and arithmetic_differences(record.environment, environment, spec.computes):
             continue

@@ -13,6 +13,8 @@ from command_line import commands
 import harness
 from harness.cli import options
 from harness.cli.main import main, parser
+from harness.experiments.specs import FileSpec
+from harness.training.load import data_spec
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,14 @@ def test_help_of_every_command_with_options_has_three_examples_that_parse(name: 
     for example in examples:
         assert shlex.split(example)[0] == name
         parser().parse_args(shlex.split(example))
+
+
+def test_tilde_in_the_path_of_a_text_is_the_home_folder_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.chdir("/tmp")
+    paths = {"train_source": "~/train.tsv", "validation_source": "valid.tsv", "test_source": "/a/test.tsv"}
+    words = [f"{options.flag(name)}={path}" for name, path in paths.items()]
+    files = options.data_spec(parser().parse_args(["data", *words])).files
+    expected = {**paths, "train_source": "/home/someone/train.tsv", "validation_source": "/tmp/valid.tsv"}
+    assert files == FileSpec(**expected)
+    assert data_spec(None, paths).files == files

@@ -107,6 +107,11 @@ def test_sentencepiece_without_text_is_refused() -> None:
         train_sentencepiece("sentencepiece-bpe", [], vocabulary_size=80, case="kept", seed=0)
 
 
+def test_sentencepiece_with_a_seed_beyond_its_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="^seed=4294967296: expected less than 4,294,967,296 with sentencepiece-bpe$"):
+        train_sentencepiece("sentencepiece-bpe", TEXT.split("\n"), vocabulary_size=70, case="kept", seed=2**32)
+
+
 def test_sentencepiece_learns_from_long_lines_too() -> None:
     long = " ".join(["cat and dog"] * 500) + " \u272a"
     model = train_sentencepiece("sentencepiece-bpe", [*TEXT.split("\n"), long], vocabulary_size=80, case="kept", seed=0)

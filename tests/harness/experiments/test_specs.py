@@ -104,3 +104,10 @@ def test_test_set_is_named_for_readers() -> None:
     assert DataSpec(test_split="test_2017_flickr").test_set == "test_2017_flickr"
     assert DataSpec(corpus="captions").test_set == "its test split"
     assert DataSpec(corpus="files", files=names).test_set == "test.tsv"
+
+
+@pytest.mark.parametrize("direction", ["EN-ZH", "En-zh", "en-en", "en", "en-", "en_zh"])
+def test_direction_that_names_no_two_languages_is_refused(direction: str) -> None:
+    """sacreBLEU's tokenizer and the rules of spaCy and Moses are found by codes in lower case."""
+    with pytest.raises(ValueError, match="^direction='.*': expected two languages in lower case, such as 'de-en'$"):
+        DataSpec(direction=direction)

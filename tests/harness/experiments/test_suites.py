@@ -13,8 +13,8 @@ from harness.data.dataset import prepare
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from impls import registry
-from impls.contract import TransformerRecipe
-from impls.recipes import LEARNED_POSITIONS, TUTORIAL
+from impls.contract import Recipe, TransformerRecipe
+from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE, TUTORIAL
 
 
 @pytest.mark.parametrize("variant", ["conv_ffn", pytest.param("tuned", marks=pytest.mark.slow)])
@@ -99,3 +99,20 @@ def test_quick_suite_is_small_and_short_in_both_budgets() -> None:
         assert (controlled.training.batch_size, controlled.training.peak_rate) == (64, 1e-3)
         assert source.training.epochs == controlled.training.epochs == 2
         assert source.training.warmup_updates < 3 * 29_000 / source.training.batch_size
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size"),
+    [
+        (replace(BAHDANAU_GRU, dropout=0.1), {"width": 128, "embedding_width": 128}),
+        (replace(BAHDANAU_GRU, embedding_width=64), {"width": 512, "embedding_width": 64}),
+        (replace(BAHDANAU_GRU, width=64), {"width": 64, "embedding_width": 256}),
+        (replace(TORCH_REFERENCE, dropout=0.2), {"width": 128, "layers": 2}),
+    ],
+)
+def test_own_recipe_of_another_family_has_the_size_of_a_suite_or_keeps_its_own(
+    recipe: Recipe, size: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))
+    run = suites.spec(suites.SUITES["quick"], "mine:MINE", budget="controlled", seed=0, data=DataSpec())
+    assert {name: getattr(run.recipe, name) for name in size} == size

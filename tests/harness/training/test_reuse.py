@@ -12,12 +12,13 @@ from command_line import Refused
 from record_factory import record
 from small_runs import spec
 
+import harness
 from harness.analysis.selection import Run, Side
 from harness.audit.rules import check
 from harness.cli import compare, report_writing, sweep
 from harness.cli.main import main
 from harness.data import tokenizer_process
-from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.experiments.specs import DataSpec, DecodingSpec, FileSpec, RunSpec
 from harness.processes.progress import Event
 from harness.processes.workers import ProcessSettings
 from harness.storage import run_store
@@ -89,7 +90,26 @@ def test_run_of_a_builder_whose_module_has_changed_is_refused(
         train.run(run, tmp_path / "results")
     words = ["translate", "--run", record.id, "--results", str(tmp_path / "results"), "--import-builder", "a dog"]
     assert main(words) == 0
-    assert "the module of own_model:build has changed since it was trained" in capsys.readouterr().err
+    warning = "the module of own_model:build has changed since it was trained"
+    assert warning in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=warning):
+        harness.translate(record.id, [" "], results=tmp_path / "results", import_builder=True)
+
+
+def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "retested_model.py"
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    first, second = (
+        spec("retested_model:build", updates=2, decoding=DecodingSpec(max_tokens=5, beam=beam)) for beam in (1, 2)
+    )
+    trained = train.run(first, tmp_path / "results")
+    assert reuse.same_training(tmp_path / "results", second) == trained
+    module.write_text("from counting_model import build\nSCALE = 3\n")
+    assert reuse.same_training(tmp_path / "results", second) is None
+    assert "trained_as" not in train.run(second, tmp_path / "results").environment
 
 
 def test_record_with_a_recipe_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

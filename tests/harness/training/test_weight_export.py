@@ -105,6 +105,13 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
 
 
+@pytest.mark.parametrize(("direction", "first"), [("de-en", "ein"), ("en-de", "a")])
+def test_example_of_a_card_is_in_the_source_language(direction: str, first: str, tmp_path: Path) -> None:
+    record, folder = stored(tmp_path, data=replace(DATA, direction=direction)), tmp_path / "exported"
+    weight_export.export(record, tmp_path, "safetensors", folder)
+    assert f'sentences = [["{first}", ' in (folder / weight_export.CARD).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_export_with_another_vocabulary_than_in_training_is_refused(side: str, tmp_path: Path) -> None:
     record = stored(tmp_path)
