@@ -171,6 +171,22 @@ def test_headline_leads_by_the_tested_difference_if_it_has_the_sign_of_the_ranki
     assert f", {lead} above conv_ffn" in finding
 
 
+def test_headline_of_a_row_with_a_diverged_run_calls_it_not_compared() -> None:
+    scores = {"paper": 38.0, "learned_positions": 35.0, "conv_ffn": 34.0, "plain": 37.9}
+    noise = {"paper": 1, "learned_positions": 2, "conv_ffn": 3, "plain": 4}
+    records = [
+        replace(record(variant, seed), scores={"bleu_sacre": score + 0.2 * (noise[variant] * seed % 5)})
+        for variant, score in scores.items()
+        for seed in range(5)
+    ]
+    records = [
+        broken(run, "diverged") if (run.spec.variant, run.spec.seed) == ("conv_ffn", 1) else run for run in records
+    ]
+    finding = bench_report.document(records).headline.finding
+    expected = "significantly above 1 of the 3 others, while plain is tied with it and conv_ffn is not compared with it"
+    assert expected in finding
+
+
 def test_caveat_names_the_rows_that_have_not_converged() -> None:
     def caveat(epochs: int) -> str:
         training = replace(TUTORIAL, epochs=epochs)
