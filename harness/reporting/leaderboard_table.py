@@ -136,10 +136,10 @@ def _rank(metric: MetricLeaderboard | None, label: str) -> str:
     return f"rank {rank}{', tied with the best' if metric.tied_with_best(label) else ''}"
 
 
-def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
+def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> Cell:
     metric, mean = METRICS[name], row.mean(name)
     if mean is None:
-        return MISSING
+        return Cell(MISSING)
     board = judged.leaderboards.get(name)
     interval = board.intervals.get(label) if board else None
     if board is not None and interval is not None and interval.mean is not None:
