@@ -13,7 +13,7 @@ from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.evidence import number_or_nan
-from harness.analysis.grouping import measure
+from harness.analysis.grouping import measure, stop_early
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_tables import MAIN, SECOND, status
@@ -108,7 +108,8 @@ def _setting(study: Study) -> str:
     assert isinstance(recipe, TransformerRecipe)
     pairs = tables.first_known(study.records, "train_pairs")
     data = "" if pairs is None else f", {pairs:,.0f} training pairs"
-    length = count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch")
+    most = "at most " * stop_early(study.records)
+    length = most + (count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch"))
     return (
         f"On {spec.data.corpus} {spec.data.direction}{data}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
         f"{length}, {count(len(study.seeds), 'seed')}"
@@ -120,6 +121,9 @@ def agreement(study: Study) -> str:
     training = "training settings, updates, the stream of batches of each seed"
     if len(study.batchings) > 1:
         training = "training settings apart from batching, updates and the stream of batches of each batching and seed"
+    if stop_early(study.records):
+        training = "training settings apart from batching" if len(study.batchings) > 1 else "training settings"
+        training += ", the batches of the first epoch of each batching and seed"
     return (
         "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, signatures, "
         f"{training}, and every initial tensor that two recipes share by name and shape."
@@ -148,6 +152,8 @@ def _batching(study: Study) -> str:
         equal = f"at equal epochs ({spec.training.epochs}): every level sees each training pair once per epoch"
         if spec.updates is not None:
             equal = f"within a limit of {spec.updates:,} updates, which holds neither epochs nor updates equal"
+        if stop_early(study.records):
+            equal = "with early stopping, which holds neither epochs nor updates equal"
         different = ", ".join(f"{amount} with {name}" for name, amount in updates.items())
         return f"Batching is compared {equal}. The number of updates differs: {different}."
     (amount,) = set(updates.values())
@@ -288,5 +294,7 @@ def _cost_limit(studies: Sequence[StudyEffects]) -> str:
     cells = [cell for effects in studies for cell in effects.study.cells]
     sizes = {size for cell in cells if (size := tables.first_known(cell.records.values(), "parameters")) is not None}
     span = f" ({min(sizes):,.0f} to {max(sizes):,.0f} here)" if len(sizes) > 1 else ""
+    if any(stop_early(effects.study.records) for effects in studies):
+        return f"Runs stop early, so they differ in updates, time, arithmetic and number of parameters{span}."
     equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
     return f"All runs have the same {equal}, but not the same time, arithmetic or number of parameters{span}."

@@ -24,10 +24,22 @@ from ablation_factory import (
     runs,
     terminal,
 )
+from record_factory import with_digests
 
 from harness.reporting import ablation_findings, ablation_report
 from harness.reporting.document import Figure, find
-from impls.recipes import LEARNED_POSITIONS
+from impls.recipes import LEARNED_POSITIONS, TUTORIAL
+
+
+def test_runs_that_stop_early_are_not_said_to_have_the_same_updates() -> None:
+    recipes = [replace(LEARNED_POSITIONS, activation=activation) for activation in ("relu", "gelu")]
+    full = [run(recipe, seed, 2.0, training=replace(TUTORIAL, patience=2)) for recipe in recipes for seed in range(3)]
+    records = [with_digests(record, batches={str(record.curve[0].updates): "1" * 64}) for record in full]
+    (effects,) = (analysis := analysed(records)).studies
+    assert effects.study.differences == ()
+    assert "Runs stop early, so they differ in updates" in "\n".join(ablation_findings.limits(analysis))
+    assert "3 layers, at most 10 epochs, 3 seeds" in "\n".join(ablation_findings.limits(analysis))
+    assert ", the batches of the first epoch of each" in ablation_findings.agreement(effects.study)
 
 
 def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from harness.cli.report_writing import without_disturbed_rates
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
-from harness.reporting.document import Figure, Table, find
+from harness.reporting.document import Figure, Items, Table, Text, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -185,6 +185,27 @@ def test_headline_of_a_row_with_a_diverged_run_calls_it_not_compared() -> None:
     finding = bench_report.document(records).headline.finding
     expected = "significantly above 1 of the 3 others, while plain is tied with it and conv_ffn is not compared with it"
     assert expected in finding
+
+
+def stopped_early(run: RunRecord, epochs: int) -> RunRecord:
+    """Return a run that ended after some epochs because its validation loss no longer fell."""
+    batches = {str(run.curve[0].updates): "1" * 64}
+    return replace(run, curve=run.curve[:epochs], fingerprints={**run.fingerprints, "batches": batches})
+
+
+def test_runs_that_stop_early_are_not_said_to_agree_in_updates() -> None:
+    training = replace(TUTORIAL, patience=2)
+    full = runs("learned_positions", "paper", seeds=1)
+    early = [
+        stopped_early(record(name, training=training), epochs) for name, epochs in (("plain", 6), ("conv_ffn", 10))
+    ]
+    for records, is_stated in ((full, True), (early, False)):
+        blocks = bench_report.document(records).blocks
+        lines = [block.text for block in find(blocks, Text)]
+        lines += [line for items in find(blocks, Items) for line in items.lines]
+        assert any("same optimiser, batches and number of updates for all" in line for line in lines) is is_stated
+        assert any("updates, seeds, the stream of batches" in line for line in lines) is is_stated
+        assert any("the batches of the first epoch" in line for line in lines) is not is_stated
 
 
 def test_caveat_names_the_rows_that_have_not_converged() -> None:
