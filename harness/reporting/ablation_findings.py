@@ -44,9 +44,10 @@ def headline(analysis: Analysis) -> Headline:
 def _finding(study: Study, effects: Mapping[str, AblationEffect]) -> str:
     """Return the largest effect that can be claimed, or the largest one; `effects` are by field, the largest first."""
     variant = short_line(study.variant)
-    for field, effect in effects.items():
+    for index, (field, effect) in enumerate(effects.items()):
         if _is_claimed(effect):
-            return f"In {variant}, {field} has the largest effect on the {TITLE}: {_change(effect)}."
+            which = " that can be claimed" if index else ""
+            return f"In {variant}, {field} has the largest effect on the {TITLE}{which}: {_change(effect)}."
     field, effect = next(iter(effects.items()))
     seeds = f"{count(len(study.seeds), 'seed')} {'is' if len(study.seeds) == 1 else 'are'}"
     few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""

@@ -139,6 +139,20 @@ def test_limits_of_studies_with_few_and_many_seeds_have_the_assumption_of_few() 
     assert "rest on 3 to 6 seeds, assuming normally distributed seed noise" in limits
 
 
+def test_headline_on_another_than_the_largest_effect_does_not_call_it_the_largest() -> None:
+    noisy = (1.5, -1.0, 0.9, -0.8, 0.4)
+
+    def loss(levels: Levels, seed: int) -> float:
+        changes = {"tanh": 0.5 + noisy[seed], "rms": 0.2}
+        return 2 + sum(changes.get(level, 0.0) for level in levels.values()) + noise(levels, seed)
+
+    records = [*runs({"activation": ("relu", "tanh")}, loss, seeds=5), *runs({"norm": ("rms",)}, loss, seeds=5)]
+    analysis = analysed(records)
+    assert [rank.field for rank in analysis.rankings["learned_positions"][LOSS]] == ["activation", "norm"]
+    finding = ablation_findings.headline(analysis).finding
+    assert "norm has the largest effect on the validation loss that can be claimed: +0." in finding
+
+
 def test_headline_claims_no_effect_that_is_not_significant() -> None:
     def loss(levels: Levels, seed: int) -> float:
         return 2 + (levels["activation"] == "gelu") * (0.1 if seed % 2 else -0.08)
