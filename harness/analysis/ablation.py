@@ -106,13 +106,13 @@ class Rank:
     """A field in the ranking of its variant.
 
     Attributes:
-        joint: Whether it was measured with a joint vocabulary.
+        study: The study that measured it, whose settings hold for the effect.
         effect: The largest effect of its levels; None if no effect is known.
         lost: The levels of which no run completed and at least one diverged, so that their effect is unknown.
     """
 
     field: str
-    joint: bool
+    study: Study
     effect: AblationEffect | None
     lost: tuple[str, ...]
 
@@ -246,5 +246,5 @@ def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:
             largest = max(measured, key=lambda effect: effect.size, default=None)
             cells = {level: study.cell([(field.field, level)]) for level in field.levels[1:]}
             lost = tuple(level for level, cell in cells.items() if cell and cell.diverged and not cell.completed)
-            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, lost))
+            ranks.setdefault(field.field, Rank(field.field, study, largest, lost))
     return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
@@ -33,31 +33,31 @@ TITLE = ABLATION[MAIN].title
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
-        effects = {rank.field: rank.effect for rank in rankings[MAIN] if rank.effect is not None}
-        if effects:
+        known = [(rank.field, rank.study, rank.effect) for rank in rankings[MAIN] if rank.effect is not None]
+        if known:
+            claimed = (item for item in known if _is_claimed(item[2]))
+            field, study, effect = next(claimed, known[0])
             studies = [item for item in analysis.studies if item.study.variant == variant]
-            study = next(item.ranked.study for item in studies if item.fields)
-            return Headline(_finding(study, effects), _caveat(study, studies))
+            return Headline(_finding(field, study, effect, is_largest=effect is known[0][2]), _caveat(study, studies))
     return Headline((warnings(analysis) or [NO_EFFECT])[0])
 
 
-def _finding(study: Study, effects: Mapping[str, AblationEffect]) -> str:
-    """Return the largest effect that can be claimed, or the largest one; `effects` are by field, the largest first."""
+def _finding(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
+    """Return the largest effect that can be claimed, or the largest one, with the study that measured it."""
     variant = short_line(study.variant)
-    for index, (field, effect) in enumerate(effects.items()):
-        if _is_claimed(effect):
-            which = " that can be claimed" if index else ""
-            return f"In {variant}, {field} has the largest effect on the {TITLE}{which}: {_change(effect)}."
-    field, effect = next(iter(effects.items()))
-    seeds = f"{count(len(study.seeds), 'seed')} {'is' if len(study.seeds) == 1 else 'are'}"
-    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
+    if _is_claimed(effect):
+        which = "" if is_largest else " that can be claimed"
+        return f"In {variant}, {field} has the largest effect on the {TITLE}{which}: {_change(effect)}."
+    number = len(effect.contrast.seeds)
+    seeds = f"{count(number, 'seed')} {'is' if number == 1 else 'are'}"
+    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if number < CLAIM_SEEDS else ""
     return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{few}."
 
 
 def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     confounded = list(dict.fromkeys(confound.field for effects in studies for confound in effects.confounds))
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
-    tuned = all(effects.ranked is not effects for effects in studies)
+    tuned = all(effects.study is not study for effects in studies)
     rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
     setting = _setting(study)
     return (

@@ -24,7 +24,7 @@ from ablation_factory import (
     runs,
     terminal,
 )
-from record_factory import with_digests
+from record_factory import narrow, with_digests
 
 from harness.reporting import ablation_findings, ablation_report
 from harness.reporting.document import Figure, find
@@ -151,6 +151,21 @@ def test_headline_on_another_than_the_largest_effect_does_not_call_it_the_larges
     assert [rank.field for rank in analysis.rankings["learned_positions"][LOSS]] == ["activation", "norm"]
     finding = ablation_findings.headline(analysis).finding
     assert "norm has the largest effect on the validation loss that can be claimed: +0." in finding
+
+
+def test_headline_names_the_settings_of_the_study_that_measured_the_effect() -> None:
+    norms = [replace(LEARNED_POSITIONS, norm=level) for level in ("layernorm", "rms")]
+    positions = [replace(narrow(LEARNED_POSITIONS), positions=level) for level in ("learned", "none")]
+    records = [run(recipe, seed, 2 + 0.1 * index) for index, recipe in enumerate(norms) for seed in range(3)]
+    records += [run(recipe, seed, 3 + 0.5 * index) for index, recipe in enumerate(positions) for seed in range(4)]
+    headline = ablation_findings.headline(analysis := analysed(records))
+    assert "the largest effect on the validation loss is that of positions: +0.500 nats" in headline.finding
+    assert headline.finding.endswith("4 seeds are too few for a claim, which needs 5.")
+    assert "width 128, 3 layers, 10 epochs, 4 seeds, one learning rate for all recipes" in headline.caveat
+    table = "learned_positions, multi30k de-en, test_2016_flickr"
+    different = f"positions in {table}, reduced size (width 128); norm in {table}."
+    assert f"Measured in different settings: {different}" in terminal(analysis)
+    assert "Measured in different settings" not in terminal(analysed(records[:6]))
 
 
 def test_headline_claims_no_effect_that_is_not_significant() -> None:
