@@ -38,7 +38,6 @@ class Factorial:
 
     Attributes:
         combinations: The number of combinations of the levels of `fields`.
-        seeds: The seeds that the averages need.
         missing: The combinations that were not run.
         left_out: The combinations that did not complete at every seed of `seeds`; the averages are over the rest.
         main: The main effects of each field.
@@ -47,7 +46,6 @@ class Factorial:
 
     fields: tuple[str, ...]
     combinations: int
-    seeds: tuple[int, ...]
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
     main: tuple[FieldEffects, ...]
@@ -222,7 +220,6 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
     return Factorial(
         fields=tuple(fields),
         combinations=len(combinations),
-        seeds=tuple(sorted(seeds)),
         missing=tuple(label(changes) for changes in combinations if changes not in run),
         left_out=tuple(cell.label for cell in cells if cell.changes not in recipes),
         main=_fields(study, main, sentences),

@@ -196,7 +196,10 @@ def _study(effects: StudyEffects) -> list[Block]:
         blocks += [Text(line, "note") for line in tables.detectable_notes(study, effects.fields)]
     if factorial is not None:
         crossed = " × ".join(factorial.fields)
-        coverage = f"{count(factorial.combinations, 'combination')}, {count(len(factorial.seeds), 'seed')}."
+        numbers = sorted({row.seeds for row in tables.field_rows(study, factorial.main) if row.seeds})
+        least = f"{numbers[0]} to " if len(numbers) > 1 else ""
+        seeds = f", {least}{count(numbers[-1], 'seed')}" if numbers else ""
+        coverage = f"{count(factorial.combinations, 'combination')}{seeds}."
         if factorial.missing:
             coverage += f" Not run: {'; '.join(factorial.missing)}."
         if factorial.left_out:
