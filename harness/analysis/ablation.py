@@ -198,8 +198,13 @@ def _fields(
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
-    """Return the effects of the fields that are changed together in some cell; None if there are none."""
-    crossed = {field for cell in study.cells if len(cell.changes) > 1 for field, _ in cell.changes}
+    """Return the effects of the fields that are changed together in some cell; None if there are none.
+
+    A cell counts if it shows the effect of one of its changes: the cell without this change was run, too.
+    """
+    together = [cell.changes for cell in study.cells if len(cell.changes) > 1]
+    shown = [changes for changes in together if any(study.cell({*changes} - {change}) for change in changes)]
+    crossed = {field for changes in shown for field, _ in changes}
     if not crossed:
         return None
     fields = [field for field in LEVELS if field in crossed]

@@ -26,8 +26,8 @@ from ablation_factory import (
 )
 from record_factory import narrow, with_digests
 
-from harness.reporting import ablation_findings, ablation_report
-from harness.reporting.document import Figure, find
+from harness.reporting import ablation_findings, ablation_report, bench_report
+from harness.reporting.document import Figure, Heading, find
 from impls.recipes import LEARNED_POSITIONS, TUTORIAL
 
 
@@ -40,6 +40,12 @@ def test_runs_that_stop_early_are_not_said_to_have_the_same_updates() -> None:
     assert "Runs stop early, so they differ in updates" in "\n".join(ablation_findings.limits(analysis))
     assert "3 layers, at most 10 epochs, 3 seeds" in "\n".join(ablation_findings.limits(analysis))
     assert ", the batches of the first epoch of each" in ablation_findings.agreement(effects.study)
+
+
+def test_report_of_two_recipes_that_differ_in_two_fields_has_no_ablation() -> None:
+    other = replace(LEARNED_POSITIONS, positions="rotary", norm="rms")
+    blocks = bench_report.document([run(LEARNED_POSITIONS, 0, 2.0), run(other, 0, 1.9)]).blocks
+    assert "Ablation" not in [block.text for block in find(blocks, Heading)]
 
 
 def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> None:
