@@ -111,10 +111,11 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
 
 
 def _still_improving(table: RunTable) -> str:
-    """Return which rows have not converged; empty if all have, or if no run has two epochs."""
+    """Return which rows have not converged; empty if all have, or if no completed run has two epochs."""
     falls: dict[str, float] = {}
     for row in table.rows:
-        ends = [[line.validation_loss for line in record.curve[-2:]] for record in row.counted]
+        curves = [record.curve for record in row.records if record.status == "completed"]
+        ends = [[line.validation_loss for line in curve[-2:]] for curve in curves]
         shares = [1 - end[1] / end[0] for end in ends if len(end) == 2 and end[0] and end[1] is not None]
         if shares and statistics.fmean(shares) > CONVERGED:
             falls[row.label] = statistics.fmean(shares)

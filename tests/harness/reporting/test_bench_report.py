@@ -223,7 +223,7 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
 
 
 def test_caveat_without_a_completed_run_claims_nothing() -> None:
-    headline = bench_report.document([broken(record(), "diverged")]).headline
+    headline = bench_report.document([broken(record(), "diverged", curve=record().curve[:3])]).headline
     assert headline.finding.startswith("No run on multi30k de-en")
     expected = "1 of 1 run did not complete (1 diverged). Not comparable with published figures: no run completed."
     assert headline.caveat == expected
