@@ -38,7 +38,6 @@ class Factorial:
 
     Attributes:
         combinations: The number of combinations of the levels of `fields`.
-        seeds: The seeds that the averages need.
         missing: The combinations that were not run.
         left_out: The combinations that did not complete at every seed of `seeds`; the averages are over the rest.
         main: The main effects of each field.
@@ -47,7 +46,6 @@ class Factorial:
 
     fields: tuple[str, ...]
     combinations: int
-    seeds: tuple[int, ...]
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
     main: tuple[FieldEffects, ...]
@@ -106,13 +104,13 @@ class Rank:
     """A field in the ranking of its variant.
 
     Attributes:
-        joint: Whether it was measured with a joint vocabulary.
+        study: The study that measured it, whose settings hold for the effect.
         effect: The largest effect of its levels; None if no effect is known.
         lost: The levels of which no run completed and at least one diverged, so that their effect is unknown.
     """
 
     field: str
-    joint: bool
+    study: Study
     effect: AblationEffect | None
     lost: tuple[str, ...]
 
@@ -200,8 +198,13 @@ def _fields(
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
-    """Return the effects of the fields that are changed together in some cell; None if there are none."""
-    crossed = {field for cell in study.cells if len(cell.changes) > 1 for field, _ in cell.changes}
+    """Return the effects of the fields that are changed together in some cell; None if there are none.
+
+    A cell counts if it shows the effect of one of its changes: the cell without this change was run, too.
+    """
+    together = [cell.changes for cell in study.cells if len(cell.changes) > 1]
+    shown = [changes for changes in together if any(study.cell({*changes} - {change}) for change in changes)]
+    crossed = {field for changes in shown for field, _ in changes}
     if not crossed:
         return None
     fields = [field for field in LEVELS if field in crossed]
@@ -222,7 +225,6 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
     return Factorial(
         fields=tuple(fields),
         combinations=len(combinations),
-        seeds=tuple(sorted(seeds)),
         missing=tuple(label(changes) for changes in combinations if changes not in run),
         left_out=tuple(cell.label for cell in cells if cell.changes not in recipes),
         main=_fields(study, main, sentences),
@@ -246,5 +248,5 @@ def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:
             largest = max(measured, key=lambda effect: effect.size, default=None)
             cells = {level: study.cell([(field.field, level)]) for level in field.levels[1:]}
             lost = tuple(level for level, cell in cells.items() if cell and cell.diverged and not cell.completed)
-            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, lost))
+            ranks.setdefault(field.field, Rank(field.field, study, largest, lost))
     return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))

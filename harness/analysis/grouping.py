@@ -74,6 +74,11 @@ def incomplete(label: str, records: Iterable[RunRecord]) -> list[str]:
     return lines
 
 
+def stop_early(records: Iterable[RunRecord]) -> bool:
+    """Return whether some runs end when their validation loss no longer falls, so that their updates may differ."""
+    return any(record.spec.training.patience is not None for record in records)
+
+
 def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:
     """Return the digests of the target vocabularies of some runs; a run without a digest adds none."""
     digests = (record.fingerprints.get("target_vocabulary") for record in records)

@@ -111,7 +111,7 @@ OF_COMPARISONS = (
     Rule("C43", "same decoding", agreement("decoding"), "Runs of a table are decoded with the same settings."),
     Rule("C44", "same scoring", agreement("signatures"), "Runs of a table have the same signatures."),
     Rule("C45", "same budget", agreement("training"), "Controlled runs are trained with the same settings."),
-    Rule("C46", "same updates", agreement("updates"), "Controlled runs have the same number of updates."),
+    Rule("C46", "same updates", agreement("updates"), "Controlled runs without early stopping have equal updates."),
     Rule("C47", "same batches", agreement("stream"), "Controlled runs of a seed see the same batches in one order."),
     Rule("C48", "same seeds", table_rules.seeds),
     Rule("C49", "same initialisation", agreement("weights"), "Controlled runs of a seed start from the same tensors."),

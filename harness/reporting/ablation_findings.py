@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
@@ -13,7 +13,7 @@ from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.evidence import number_or_nan
-from harness.analysis.grouping import measure
+from harness.analysis.grouping import measure, stop_early
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_tables import MAIN, SECOND, status
@@ -33,30 +33,31 @@ TITLE = ABLATION[MAIN].title
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
-        effects = {rank.field: rank.effect for rank in rankings[MAIN] if rank.effect is not None}
-        if effects:
+        known = [(rank.field, rank.study, rank.effect) for rank in rankings[MAIN] if rank.effect is not None]
+        if known:
+            claimed = (item for item in known if _is_claimed(item[2]))
+            field, study, effect = next(claimed, known[0])
             studies = [item for item in analysis.studies if item.study.variant == variant]
-            study = next(item.ranked.study for item in studies if item.fields)
-            return Headline(_finding(study, effects), _caveat(study, studies))
+            return Headline(_finding(field, study, effect, is_largest=effect is known[0][2]), _caveat(study, studies))
     return Headline((warnings(analysis) or [NO_EFFECT])[0])
 
 
-def _finding(study: Study, effects: Mapping[str, AblationEffect]) -> str:
-    """Return the largest effect that can be claimed, or the largest one; `effects` are by field, the largest first."""
+def _finding(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
+    """Return the largest effect that can be claimed, or the largest one, with the study that measured it."""
     variant = short_line(study.variant)
-    for field, effect in effects.items():
-        if _is_claimed(effect):
-            return f"In {variant}, {field} has the largest effect on the {TITLE}: {_change(effect)}."
-    field, effect = next(iter(effects.items()))
-    seeds = f"{count(len(study.seeds), 'seed')} {'is' if len(study.seeds) == 1 else 'are'}"
-    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
+    if _is_claimed(effect):
+        which = "" if is_largest else " that can be claimed"
+        return f"In {variant}, {field} has the largest effect on the {TITLE}{which}: {_change(effect)}."
+    number = len(effect.contrast.seeds)
+    seeds = f"{count(number, 'seed')} {'is' if number == 1 else 'are'}"
+    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if number < CLAIM_SEEDS else ""
     return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{few}."
 
 
 def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     confounded = list(dict.fromkeys(confound.field for effects in studies for confound in effects.confounds))
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
-    tuned = all(effects.ranked is not effects for effects in studies)
+    tuned = all(effects.study is not study for effects in studies)
     rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
     setting = _setting(study)
     return (
@@ -108,7 +109,8 @@ def _setting(study: Study) -> str:
     assert isinstance(recipe, TransformerRecipe)
     pairs = tables.first_known(study.records, "train_pairs")
     data = "" if pairs is None else f", {pairs:,.0f} training pairs"
-    length = count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch")
+    most = "at most " * stop_early(study.records)
+    length = most + (count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch"))
     return (
         f"On {spec.data.corpus} {spec.data.direction}{data}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
         f"{length}, {count(len(study.seeds), 'seed')}"
@@ -120,6 +122,9 @@ def agreement(study: Study) -> str:
     training = "training settings, updates, the stream of batches of each seed"
     if len(study.batchings) > 1:
         training = "training settings apart from batching, updates and the stream of batches of each batching and seed"
+    if stop_early(study.records):
+        training = "training settings apart from batching" if len(study.batchings) > 1 else "training settings"
+        training += ", the batches of the first epoch of each batching and seed"
     return (
         "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, signatures, "
         f"{training}, and every initial tensor that two recipes share by name and shape."
@@ -148,6 +153,8 @@ def _batching(study: Study) -> str:
         equal = f"at equal epochs ({spec.training.epochs}): every level sees each training pair once per epoch"
         if spec.updates is not None:
             equal = f"within a limit of {spec.updates:,} updates, which holds neither epochs nor updates equal"
+        if stop_early(study.records):
+            equal = "with early stopping, which holds neither epochs nor updates equal"
         different = ", ".join(f"{amount} with {name}" for name, amount in updates.items())
         return f"Batching is compared {equal}. The number of updates differs: {different}."
     (amount,) = set(updates.values())
@@ -288,5 +295,7 @@ def _cost_limit(studies: Sequence[StudyEffects]) -> str:
     cells = [cell for effects in studies for cell in effects.study.cells]
     sizes = {size for cell in cells if (size := tables.first_known(cell.records.values(), "parameters")) is not None}
     span = f" ({min(sizes):,.0f} to {max(sizes):,.0f} here)" if len(sizes) > 1 else ""
+    if any(stop_early(effects.study.records) for effects in studies):
+        return f"Runs stop early, so they differ in updates, time, arithmetic and number of parameters{span}."
     equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
     return f"All runs have the same {equal}, but not the same time, arithmetic or number of parameters{span}."

@@ -12,13 +12,14 @@ from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import LEGEND, assumption
-from harness.analysis.grouping import RunTable, groups, statuses
+from harness.analysis.grouping import RunTable, group_by, groups, statuses
 from harness.analysis.leaderboard import TableAnalysis
 from harness.reporting import ablation_findings, csv_export, pages, report_sections
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import MAIN, SECOND
 from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
+from harness.reporting.formatting import listed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -169,6 +170,10 @@ def _tables(analysis: Analysis) -> list[Block]:
             blocks += [] if blocks else [Heading("Fields by their largest effect", slug="fields")]
             blocks += [Heading(variant, 3)] if len(analysis.rankings) > 1 else []
             blocks.append(tables.ranking_table(ranks[MAIN], ranks[SECOND]))
+            by_title = group_by(ranks[MAIN], lambda rank: rank.study.title)
+            if len(by_title) > 1:
+                settings = (f"{listed([rank.field for rank in same])} in {title}" for title, same in by_title.items())
+                blocks.append(Text(f"Measured in different settings: {'; '.join(settings)}.", "note"))
     blocks.append(Heading("Effects of each level", slug="levels"))
     for effects in analysis.studies:
         blocks += _study(effects)
@@ -191,7 +196,10 @@ def _study(effects: StudyEffects) -> list[Block]:
         blocks += [Text(line, "note") for line in tables.detectable_notes(study, effects.fields)]
     if factorial is not None:
         crossed = " × ".join(factorial.fields)
-        coverage = f"{count(factorial.combinations, 'combination')}, {count(len(factorial.seeds), 'seed')}."
+        numbers = sorted({row.seeds for row in tables.field_rows(study, factorial.main) if row.seeds})
+        least = f"{numbers[0]} to " if len(numbers) > 1 else ""
+        seeds = f", {least}{count(numbers[-1], 'seed')}" if numbers else ""
+        coverage = f"{count(factorial.combinations, 'combination')}{seeds}."
         if factorial.missing:
             coverage += f" Not run: {'; '.join(factorial.missing)}."
         if factorial.left_out:

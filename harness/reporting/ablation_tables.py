@@ -152,7 +152,7 @@ def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
     rows = []
     for place, rank in enumerate(ranks, start=1):
         index = order.index(rank.field)
-        name = f"{rank.field} (joint vocabulary)" if rank.joint else rank.field
+        name = f"{rank.field} (joint vocabulary)" if rank.study.joint else rank.field
         rows.append((str(place), name, _largest(rank), str(index + 1), _largest(seconds[index])))
     return Table("llrrr", heads, tuple(rows))
 

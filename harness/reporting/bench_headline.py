@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.analysis.caveats import overlap
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.grouping import BUDGETS, RunTable, statuses
+from harness.analysis.grouping import BUDGETS, RunTable, group_by, statuses
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
@@ -68,15 +68,18 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     if board.seeds < CLAIM_SEEDS:
         return f"{margin}; {board.seeds} seeds are too few for a claim, which needs {CLAIM_SEEDS}"
     condition = assumption(board.seeds)
-    tied = [label for label in rest if board.against_best(label) is not Conclusion.WORSE]
-    if len(tied) == len(rest):
+    others = group_by(rest, board.against_best)
+    above, untested = (others.get(conclusion, []) for conclusion in (Conclusion.WORSE, Conclusion.NOT_TESTED))
+    tied = [label for label in rest if label not in (*above, *untested)]
+    if not above:
         return f"{margin}; its lead over no other variant is significant{condition}"
-    if not tied:
+    if len(above) == len(rest):
         among = "the only other" if len(rest) == 1 else f"all {len(rest)} others"
         return f", significantly above {among}{condition}"
-    names = _names(tied)
-    among = f"{len(rest) - len(tied)} of the {len(rest)} others"
-    return f", significantly above {among}, while {names} {'is' if len(tied) == 1 else 'are'} tied with it{condition}"
+    parts = [(tied, "tied with it"), (untested, "not compared with it")]
+    left = [f"{_names(labels)} {'is' if len(labels) == 1 else 'are'} {how}" for labels, how in parts if labels]
+    among = f"{len(above)} of the {len(rest)} others"
+    return f", significantly above {among}, while {' and '.join(left)}{condition}"
 
 
 def _margin(board: MetricLeaderboard) -> float:
@@ -108,10 +111,11 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
 
 
 def _still_improving(table: RunTable) -> str:
-    """Return which rows have not converged; empty if all have, or if no run has two epochs."""
+    """Return which rows have not converged; empty if all have, or if no completed run has two epochs."""
     falls: dict[str, float] = {}
     for row in table.rows:
-        ends = [[line.validation_loss for line in record.curve[-2:]] for record in row.counted]
+        curves = [record.curve for record in row.records if record.status == "completed"]
+        ends = [[line.validation_loss for line in curve[-2:]] for curve in curves]
         shares = [1 - end[1] / end[0] for end in ends if len(end) == 2 and end[0] and end[1] is not None]
         if shares and statistics.fmean(shares) > CONVERGED:
             falls[row.label] = statistics.fmean(shares)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.analysis.effects import LEGEND, Conclusion
+from harness.analysis.grouping import stop_early
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis, analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import (
@@ -121,7 +122,10 @@ def document(
 def _agreement(judged: TableAnalysis) -> str:
     """Return the settings that all runs of a comparable table share."""
     table = judged.table
-    text = f"{table.heading}: {AGREEMENTS[table.budget]}."
+    agreement = AGREEMENTS[table.budget]
+    if stop_early(table.records):
+        agreement = agreement.replace("updates, seeds, the stream of batches", "seeds, the batches of the first epoch")
+    text = f"{table.heading}: {agreement}."
     external = [row.label for row in table.rows if any(record.spec.recipe is None for record in row.records)]
     if external and table.budget == "controlled":
         text += f" Without a recipe, and so not compared in their initial weights: {', '.join(external)}."

@@ -123,7 +123,7 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
     metrics = [metric for metric in comparison.metrics if metric.definition.kind == kind]
     if not metrics:
         return []
-    tests = {metric.table.tests for metric in metrics if metric.table and not metric.not_tested}
+    tests = {metric.table.tests for metric in metrics if metric.table and metric.table.tests}
     p_corrected = f"p of {min(tests)}" if len(tests) == 1 else "p of all"
     heads = ("", base, letter, f"{letter} − {base}", "95 % interval", "p", p_corrected, f"{letter} is", "new seed")
     notes = _not_compared(metrics)

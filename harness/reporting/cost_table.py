@@ -37,7 +37,9 @@ def _table(cost: TableCost) -> Table:
         goal = f"{metric.title} {target:.{metric.digits}f}"
         heads += [f"epochs to {goal}", f"TFLOP to {goal}"]
     if cost.operations is not None:
-        heads += [f"{CURVE_METRICS[name].title} at {cost.operations / TERA:.0f} TFLOP" for name in cost.targets]
+        size = cost.operations / TERA
+        written = significant_digits(size) if size < 1 else f"{size:.0f}"
+        heads += [f"{CURVE_METRICS[name].title} at {written} TFLOP" for name in cost.targets]
     rows: list[tuple[str | Cell, ...]] = [(label, *_cells(row, cost)) for label, row in cost.rows.items()]
     return Table("l" + "r" * (len(heads) - 1), tuple(heads), tuple(rows))
 

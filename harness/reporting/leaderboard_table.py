@@ -8,7 +8,7 @@ from harness.analysis import statistics
 from harness.analysis.comparability import machine_kind
 from harness.analysis.effects import LEGEND
 from harness.analysis.evidence import Evidence
-from harness.analysis.grouping import TableRow, incomplete
+from harness.analysis.grouping import TableRow, incomplete, stop_early
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, METRICS, SPEEDS
@@ -27,6 +27,10 @@ EXPLANATIONS = {
     "tuned": "Each recipe with the learning rate that a pilot chose for it. A recipe whose best rate is that of the "
     "controlled table stands there only; the ablation shows both together.",
 }
+STOPPED_EARLY = (
+    "The same optimiser and batches for all, each until its validation loss no longer falls, so the numbers of updates "
+    "may differ; architecture, initial values and dropout are those of each recipe."
+)
 
 
 def sections(tables: Sequence[TableAnalysis]) -> list[Block]:
@@ -34,7 +38,8 @@ def sections(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = [Heading("Leaderboard", slug="leaderboard")]
     for judged in tables:
         table = judged.table
-        blocks += [Heading(table.heading, 3), Text(EXPLANATIONS[table.budget], "aside")]
+        early = table.budget == "controlled" and stop_early(table.records)
+        blocks += [Heading(table.heading, 3), Text(STOPPED_EARLY if early else EXPLANATIONS[table.budget], "aside")]
         blocks += [Text(line, "note") for line in table.caveats]
         if judged.mismatches:
             runs = "; ".join(f"{row.label} ({row.status})" for row in table.rows)
@@ -136,10 +141,10 @@ def _rank(metric: MetricLeaderboard | None, label: str) -> str:
     return f"rank {rank}{', tied with the best' if metric.tied_with_best(label) else ''}"
 
 
-def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
+def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> Cell:
     metric, mean = METRICS[name], row.mean(name)
     if mean is None:
-        return MISSING
+        return Cell(MISSING)
     board = judged.leaderboards.get(name)
     interval = board.intervals.get(label) if board else None
     if board is not None and interval is not None and interval.mean is not None:

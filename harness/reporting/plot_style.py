@@ -233,7 +233,9 @@ def logarithmic(axes: Axes, which: Literal["x", "y"], *, ticks: int = 12) -> Non
     low, high = sorted(axis.get_view_interval())
     per_decade = ticks / max(math.log10(high / low), 0.1)
     subs = (1, 2, 5) if per_decade >= 3 else (1, 3) if per_decade >= 2 else (1,)
-    linear = high / low < 4
+    # Without two values of `subs` in view, which a ratio of 5 always has, the locator would mark many others.
+    values = np.multiply.outer((1, 2, 5), 10.0 ** np.arange(math.floor(math.log10(low)), math.log10(high)))
+    linear = high / low < 4 or (high / low < 5 and np.sum((low <= values) & (values <= high)) < 2)
     axis.set_major_locator(MaxNLocator(min(ticks, 6)) if linear else LogLocator(subs=subs, numticks=ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(quantity))

@@ -327,7 +327,7 @@ def quality_against_speed(
         factor, margin = max((max(xs) / min(xs)) ** 0.2, 1.3), max((max(ys) - min(ys)) * 0.15, 0.5)
         axes.set_ylim(min(ys) - margin, max(ys) + margin)
         axes.set_xlim(min(xs) / factor, max(xs) * factor)
-        logarithmic(axes, "x", ticks=3 if layout == "narrow" else 8)
+        logarithmic(axes, "x", ticks=3 if layout == "narrow" else 5)
         titles(axes, layout, METRICS[name].title.capitalize(), f"{METRICS[name].unit} (log scale)")
         if layout == "narrow" or axes is drawn[-1]:
             label_ends(axes, ends, line=False)

@@ -185,6 +185,16 @@ def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> No
     assert unknown == [None]
 
 
+def test_factorial_with_a_recipe_that_lacks_a_seed_states_the_seeds_of_its_averages() -> None:
+    choices = {"positions": ("learned", "none", "rotary"), "norm": ("layernorm", "rms")}
+    records = runs(choices, noise)
+    incomplete = [run for run in records if (run.spec.recipe.positions, run.spec.seed) != ("none", 2)]
+    (effects,) = (analysis := analysed(incomplete)).studies
+    assert [row.seeds for row in field_rows(effects.study, effects.factorial.main)] == [3, 2, 2]
+    assert "6 combinations, 2 to 3 seeds.\n" in terminal(analysis)
+    assert "6 combinations, 3 seeds.\n" in terminal(analysed(records))
+
+
 def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
     records = [
         not_completed(record) if record.spec.seed == 2 and record.spec.recipe.activation == "gelu" else record

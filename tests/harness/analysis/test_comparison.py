@@ -81,6 +81,17 @@ def test_bleu_of_each_order_comes_from_the_counts_of_sentences() -> None:
     assert bleu_of_order(np.array([[9.0, 9, 5, 2, 0, 0, 9, 8, 7, 6]]), 4, individual=False)[0] == 0
 
 
+def test_heads_name_the_number_of_comparisons_that_are_tested_not_zero(tmp_path: Path) -> None:
+    for variant in (FIRST, SECOND):
+        run = record(variant)
+        save_run(tmp_path, run, translations(variant, 0, 60))
+    single = text(tmp_path)
+    assert "p of 1" in single, "validation losses have no test with one seed"
+    for variant in (FIRST, SECOND):
+        save_record(tmp_path, variant, 1)
+    assert "p of 0" not in text(tmp_path)
+
+
 def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
     for seed in range(3):
         for variant, rate, machine in ((FIRST, 1000.0, "one"), (SECOND, 2000.0 + seed, "another")):

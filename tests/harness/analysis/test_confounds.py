@@ -98,6 +98,16 @@ def test_confounds_are_fields_that_change_the_ratio_and_are_not_crossed_with_it(
     assert (effects.factorial is not None) == any(len(levels) > 1 for levels in grids)
 
 
+def test_confounds_one_recipe_with_all_changes_does_not_cross_its_fields() -> None:
+    records = [*grid(POSITIONS), *grid({"norm": ("rms",)}), *grid({"embedding_init": ("normal",)})]
+    (alone,) = analysed(records).studies
+    (together,) = analysed(
+        [*records, *grid({"positions": ("sinusoidal",), "norm": ("rms",), "embedding_init": ("normal",)})]
+    ).studies
+    assert [confound.field for confound in alone.confounds] == ["positions"]
+    assert (together.confounds, together.factorial) == (alone.confounds, None)
+
+
 @pytest.mark.parametrize(("change", "warned"), [(1.9, False), (2.1, True)])
 def test_confounds_recorded_ratios_are_compared_with_a_limit_of_2(change: float, warned: bool) -> None:
     base, tanh = run({}), run({"activation": "tanh"})

@@ -133,3 +133,11 @@ def test_report_shows_the_cost_of_controlled_tables_alone() -> None:
     (shown,) = tables("controlled")
     assert "epochs to perplexity 5.00" in shown.blocks[0].heads  # type: ignore[union-attr]
     assert not tables("source")
+
+
+def test_report_of_small_runs_names_their_operations_not_zero() -> None:
+    runs = [run(name, [10, 6, 4]) for name in ("learned_positions", "conv_ffn")]
+    runs = [replace(each, curve=tuple(replace(epoch, tokens=5_000) for epoch in each.curve)) for each in runs]
+    shown = find(bench_report.document(runs).blocks, Disclosure)
+    (part,) = (part for part in shown if part.summary.startswith("Cost of equal quality"))
+    assert part.blocks[0].heads[-1] == "perplexity at 0.490 TFLOP"  # type: ignore[union-attr]

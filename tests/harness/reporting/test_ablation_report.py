@@ -24,10 +24,28 @@ from ablation_factory import (
     runs,
     terminal,
 )
+from record_factory import narrow, with_digests
 
-from harness.reporting import ablation_findings, ablation_report
-from harness.reporting.document import Figure, find
-from impls.recipes import LEARNED_POSITIONS
+from harness.reporting import ablation_findings, ablation_report, bench_report
+from harness.reporting.document import Figure, Heading, find
+from impls.recipes import LEARNED_POSITIONS, TUTORIAL
+
+
+def test_runs_that_stop_early_are_not_said_to_have_the_same_updates() -> None:
+    recipes = [replace(LEARNED_POSITIONS, activation=activation) for activation in ("relu", "gelu")]
+    full = [run(recipe, seed, 2.0, training=replace(TUTORIAL, patience=2)) for recipe in recipes for seed in range(3)]
+    records = [with_digests(record, batches={str(record.curve[0].updates): "1" * 64}) for record in full]
+    (effects,) = (analysis := analysed(records)).studies
+    assert effects.study.differences == ()
+    assert "Runs stop early, so they differ in updates" in "\n".join(ablation_findings.limits(analysis))
+    assert "3 layers, at most 10 epochs, 3 seeds" in "\n".join(ablation_findings.limits(analysis))
+    assert ", the batches of the first epoch of each" in ablation_findings.agreement(effects.study)
+
+
+def test_report_of_two_recipes_that_differ_in_two_fields_has_no_ablation() -> None:
+    other = replace(LEARNED_POSITIONS, positions="rotary", norm="rms")
+    blocks = bench_report.document([run(LEARNED_POSITIONS, 0, 2.0), run(other, 0, 1.9)]).blocks
+    assert "Ablation" not in [block.text for block in find(blocks, Heading)]
 
 
 def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> None:
@@ -125,6 +143,35 @@ def test_limits_of_studies_with_few_and_many_seeds_have_the_assumption_of_few() 
     )
     limits = "\n".join(ablation_findings.limits(replace(few, studies=(*few.studies, *many.studies))))
     assert "rest on 3 to 6 seeds, assuming normally distributed seed noise" in limits
+
+
+def test_headline_on_another_than_the_largest_effect_does_not_call_it_the_largest() -> None:
+    noisy = (1.5, -1.0, 0.9, -0.8, 0.4)
+
+    def loss(levels: Levels, seed: int) -> float:
+        changes = {"tanh": 0.5 + noisy[seed], "rms": 0.2}
+        return 2 + sum(changes.get(level, 0.0) for level in levels.values()) + noise(levels, seed)
+
+    records = [*runs({"activation": ("relu", "tanh")}, loss, seeds=5), *runs({"norm": ("rms",)}, loss, seeds=5)]
+    analysis = analysed(records)
+    assert [rank.field for rank in analysis.rankings["learned_positions"][LOSS]] == ["activation", "norm"]
+    finding = ablation_findings.headline(analysis).finding
+    assert "norm has the largest effect on the validation loss that can be claimed: +0." in finding
+
+
+def test_headline_names_the_settings_of_the_study_that_measured_the_effect() -> None:
+    norms = [replace(LEARNED_POSITIONS, norm=level) for level in ("layernorm", "rms")]
+    positions = [replace(narrow(LEARNED_POSITIONS), positions=level) for level in ("learned", "none")]
+    records = [run(recipe, seed, 2 + 0.1 * index) for index, recipe in enumerate(norms) for seed in range(3)]
+    records += [run(recipe, seed, 3 + 0.5 * index) for index, recipe in enumerate(positions) for seed in range(4)]
+    headline = ablation_findings.headline(analysis := analysed(records))
+    assert "the largest effect on the validation loss is that of positions: +0.500 nats" in headline.finding
+    assert headline.finding.endswith("4 seeds are too few for a claim, which needs 5.")
+    assert "width 128, 3 layers, 10 epochs, 4 seeds, one learning rate for all recipes" in headline.caveat
+    table = "learned_positions, multi30k de-en, test_2016_flickr"
+    different = f"positions in {table}, reduced size (width 128); norm in {table}."
+    assert f"Measured in different settings: {different}" in terminal(analysis)
+    assert "Measured in different settings" not in terminal(analysed(records[:6]))
 
 
 def test_headline_claims_no_effect_that_is_not_significant() -> None:

@@ -20,7 +20,7 @@ from harness.cli.report_writing import without_disturbed_rates
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
-from harness.reporting.document import Figure, Table, find
+from harness.reporting.document import Figure, Items, Table, Text, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -171,6 +171,43 @@ def test_headline_leads_by_the_tested_difference_if_it_has_the_sign_of_the_ranki
     assert f", {lead} above conv_ffn" in finding
 
 
+def test_headline_of_a_row_with_a_diverged_run_calls_it_not_compared() -> None:
+    scores = {"paper": 38.0, "learned_positions": 35.0, "conv_ffn": 34.0, "plain": 37.9}
+    noise = {"paper": 1, "learned_positions": 2, "conv_ffn": 3, "plain": 4}
+    records = [
+        replace(record(variant, seed), scores={"bleu_sacre": score + 0.2 * (noise[variant] * seed % 5)})
+        for variant, score in scores.items()
+        for seed in range(5)
+    ]
+    records = [
+        broken(run, "diverged") if (run.spec.variant, run.spec.seed) == ("conv_ffn", 1) else run for run in records
+    ]
+    finding = bench_report.document(records).headline.finding
+    expected = "significantly above 1 of the 3 others, while plain is tied with it and conv_ffn is not compared with it"
+    assert expected in finding
+
+
+def stopped_early(run: RunRecord, epochs: int) -> RunRecord:
+    """Return a run that ended after some epochs because its validation loss no longer fell."""
+    batches = {str(run.curve[0].updates): "1" * 64}
+    return replace(run, curve=run.curve[:epochs], fingerprints={**run.fingerprints, "batches": batches})
+
+
+def test_runs_that_stop_early_are_not_said_to_agree_in_updates() -> None:
+    training = replace(TUTORIAL, patience=2)
+    full = runs("learned_positions", "paper", seeds=1)
+    early = [
+        stopped_early(record(name, training=training), epochs) for name, epochs in (("plain", 6), ("conv_ffn", 10))
+    ]
+    for records, is_stated in ((full, True), (early, False)):
+        blocks = bench_report.document(records).blocks
+        lines = [block.text for block in find(blocks, Text)]
+        lines += [line for items in find(blocks, Items) for line in items.lines]
+        assert any("same optimiser, batches and number of updates for all" in line for line in lines) is is_stated
+        assert any("updates, seeds, the stream of batches" in line for line in lines) is is_stated
+        assert any("the batches of the first epoch" in line for line in lines) is not is_stated
+
+
 def test_caveat_names_the_rows_that_have_not_converged() -> None:
     def caveat(epochs: int) -> str:
         training = replace(TUTORIAL, epochs=epochs)
@@ -186,7 +223,7 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
 
 
 def test_caveat_without_a_completed_run_claims_nothing() -> None:
-    headline = bench_report.document([broken(record(), "diverged")]).headline
+    headline = bench_report.document([broken(record(), "diverged", curve=record().curve[:3])]).headline
     assert headline.finding.startswith("No run on multi30k de-en")
     expected = "1 of 1 run did not complete (1 diverged). Not comparable with published figures: no run completed."
     assert headline.caveat == expected

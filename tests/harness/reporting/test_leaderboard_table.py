@@ -16,6 +16,7 @@ from harness.analysis.leaderboard import analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import bench_report, leaderboard_table
 from harness.reporting.document import Cell, Figure, Items, Table, Text, find
+from harness.reporting.render_html import sort_value
 from harness.storage.records import RunRecord
 
 
@@ -58,6 +59,13 @@ def test_leaderboard_counts_the_seeds_of_completed_runs() -> None:
     (row,) = (table := leaderboard([*completed, failed])).rows
     cells = dict(zip(table.heads, map(str, row), strict=True))
     assert (cells["seeds"], cells["runs"]) == ("2", "2 completed, 1 failed")
+
+
+def test_leaderboard_cell_without_a_value_has_no_sort_key() -> None:
+    diverged = replace(record("conv_ffn"), status="diverged", scores={})
+    table = leaderboard([*scored({"paper": (9.5,), "plain": (10.5,)}, "test_perplexity"), diverged])
+    column = table.heads.index("test perplexity")
+    assert [sort_value(row[column]) for row in table.rows] == ["9.5", "10.5", ""]
 
 
 def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:

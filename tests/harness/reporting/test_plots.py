@@ -118,6 +118,25 @@ def test_labels_of_forty_variants_do_not_overlap_beside_speeds() -> None:
     assert all(upper[0] > lower[1] - 1 for lower, upper in itertools.pairwise(labels))
 
 
+@pytest.mark.parametrize("layout", plot_style.LAYOUTS)
+@pytest.mark.parametrize(("slowest", "fastest"), [(13_763.0, 36_200.0), (120_000.0, 180_000.0)])
+def test_numbers_on_the_axes_of_speeds_do_not_overlap(
+    slowest: float, fastest: float, layout: plot_style.Layout
+) -> None:
+    speeds = {"paper": slowest, "conv_ffn": fastest}
+    records = [replace(record(name), speed=dict.fromkeys(run_plots.SPEEDS, speed)) for name, speed in speeds.items()]
+    table = rows(records)
+    picture = DRAW["speed"](table, [row.label for row in table], layout=layout)
+    plot_style.lay_out(picture)
+    picture.draw_without_rendering()
+    for axes in picture.axes:
+        low, high = axes.get_xlim()
+        shown = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+        boxes = [label.get_window_extent() for label in shown]
+        assert len(boxes) > 1
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
 def test_narrow_titles_break_between_words_only() -> None:
     axes = Figure().add_subplot()
     plot_style.titles(
