@@ -205,6 +205,12 @@ def build_external(
     return model
 
 
+def positions(model: Seq2SeqModel) -> int | None:
+    """Return the largest number of positions that a model accepts; None if it has or names no limit."""
+    limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
+    return limit if isinstance(limit, int) else None
+
+
 def check_builder(path: str, builder: object) -> None:
     """Raise ValueError if the object that `path` names is a class, a torch module or not callable."""
     if isinstance(builder, type) or not callable(builder) or _is_torch_module(builder):

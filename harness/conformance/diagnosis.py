@@ -37,6 +37,12 @@ CAUSES = {
 NOT_FINITE = "Numbers are not finite. Is a whole row masked with minus infinity (use -1e9), or something divided by 0?"
 """What to mend before any law."""
 
+RAISED = (
+    "The model raises the error of that line. If it accepts only so many positions, set `max_length` on the module to "
+    "their number."
+)
+"""What to do if the law to start with found an exception instead of a wrong result."""
+
 SIGNS = ("not finite", "infinite", "off by nan", "off by inf")
 """What the details of broken laws contain then."""
 
@@ -47,4 +53,7 @@ def diagnosis(results: Iterable[LawResult]) -> str:
     for number, result in broken.items():
         if any(sign in result.detail for sign in SIGNS):
             return f"Start with law {number}: {NOT_FINITE}"
-    return next((f"Start with law {number}: {cause}" for number, cause in CAUSES.items() if number in broken), "")
+    first = next((number for number in CAUSES if number in broken), None)
+    if first is None:
+        return ""
+    return f"Start with law {first}: {RAISED if broken[first].raised else CAUSES[first]}"

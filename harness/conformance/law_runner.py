@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 
 from harness.conformance import causality_law, evaluation_laws, training_laws, update_law
 from harness.conformance.assertions import LawViolated
-from harness.conformance.models_under_test import ModelUnderTest
+from harness.conformance.models_under_test import ModelUnderTest, in_one_line
 
 
 @dataclass(frozen=True)
 class LawResult:
-    """The result of one law; `detail` is the reason of a failure, or a remark."""
+    """The result of one law; `detail` is the reason of a failure, or a remark. `raised`: the model raised an error."""
 
     number: int
     name: str
     passed: bool
     detail: str = ""
     seconds: float = field(default=0.0, compare=False)
+    raised: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         remark = f" ({self.detail})" if self.detail else ""
@@ -64,11 +65,11 @@ def check(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Itera
     for number, (name, holds) in enumerate(LAWS.items(), start=1):
         if laws is not None and number not in laws:
             continue
-        passed, began = False, time.perf_counter()
+        passed, raised, began = False, False, time.perf_counter()
         try:
             detail, passed = holds(subject), True
         except LawViolated as error:
             detail = str(error)
         except Exception as error:  # an external model may raise anything; the other laws still run
-            detail = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        yield LawResult(number, name, passed, detail, time.perf_counter() - began)
+            detail, raised = in_one_line(error, subject.file), True
+        yield LawResult(number, name, passed, detail, time.perf_counter() - began, raised)

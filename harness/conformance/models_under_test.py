@@ -101,6 +101,7 @@ class ModelUnderTest:
             process and says so.
         dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
         fast: Whether to use smaller batches and fewer draws.
+        file: The file of an external model, whose line is shown if the model raises an exception.
 
     Raises:
         ValueError: A vocabulary or `max_length` is too small for the batches of the laws.
@@ -113,6 +114,7 @@ class ModelUnderTest:
     describe: str | None = None
     dropout_is_fixed: bool = False
     fast: bool = False
+    file: str | None = None
 
     def __post_init__(self) -> None:
         least = {
@@ -271,10 +273,9 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
             return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
-        model = build(Training(), 0, 0.0)
-        limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
-        max_length = min(max_length, limit) if isinstance(limit, int) else max_length
-    return ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fixed, fast)
+        max_length = min(max_length, registry.positions(build(Training(), 0, 0.0)) or max_length)
+    sizes = (source_vocabulary_size, target_vocabulary_size, max_length)
+    return ModelUnderTest(build, *sizes, describe, fixed, fast, _file(variant))
 
 
 def _built(variant: str, *sizes: int, **settings: Any) -> Seq2SeqModel:
@@ -288,12 +289,21 @@ def _built(variant: str, *sizes: int, **settings: Any) -> Seq2SeqModel:
     except ValueError:
         raise
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        own = getattr(sys.modules.get(variant.partition(":")[0]), "__file__", None)
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
-        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        reason = f"{variant!r} fails with {type(error).__name__}: {first_line}{where}"
+        reason = f"{variant!r} fails with {in_one_line(error, _file(variant))}"
         raise ValueError(f"{reason}; {registry.EXTERNAL_VARIANT}") from error
+
+
+def _file(variant: str) -> str | None:
+    """Return the file of the module of package.module:NAME, once it is imported."""
+    return getattr(sys.modules.get(variant.partition(":")[0]), "__file__", None)
+
+
+def in_one_line(error: Exception, file: str | None) -> str:
+    """Return the type of an error, the first line of its message, and the last line of `file` that led to it."""
+    first_line = (str(error).splitlines() or [""])[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first_line}{where}"
 
 
 def _takes_dropout(builder: Any) -> bool:

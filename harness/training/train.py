@@ -162,6 +162,8 @@ class _Run:
         # Read now, not at the end: the checkout may change while this process uses the code that it has loaded.
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
+        if (positions := registry.positions(self.model)) is not None:
+            spec.check_positions(positions, f"{spec.variant}'s max_length")
         self.builder = registry.source_digest(spec.variant) if spec.recipe is None else ""
         if arithmetic := machine.torch_arithmetic():
             # A model that sets its own precision ignores that of the process.

@@ -1,4 +1,4 @@
-"""Commands choose the backend of Keras before they import an external variant, and refuse one that uses another."""
+"""Commands choose the backend of Keras before they import an external variant, and refuse models that do not fit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Refused
+from counting_model import CountingModel
 
 from harness.cli.main import main
 from harness.storage import run_store
@@ -49,4 +50,22 @@ def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_external_variant_in_another_framework_is_refused(line: str, message: str, refused: Refused) -> None:
     refused(f"run {line} {SMALL}".split(), message)
+    assert not list(Path("results").rglob("record.json"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("", "data.max_length=100: expected at most counting_model:build's max_length=20"),
+        (
+            " --set data.max_length=20 --set decoding.max_tokens=20",
+            "decoding.max_tokens=20: expected less than counting_model:build's max_length=20",
+        ),
+    ],
+)
+def test_run_of_an_external_model_with_few_positions_is_refused(
+    settings: str, message: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingModel, "max_length", 20, raising=False)
+    refused(f"run counting_model:build {SMALL}{settings}".split(), message)
     assert not list(Path("results").rglob("record.json"))

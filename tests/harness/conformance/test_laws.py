@@ -5,6 +5,7 @@ By default the laws run on the combined recipes and on the variants, on small ba
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -272,6 +273,40 @@ def test_diagnosis_names_the_law_to_start_with(broken: dict[int, str], start: st
     law_results = [LawResult(number, "name", number not in broken, broken.get(number, "")) for number in range(1, 15)]
     assert diagnosis(law_results).startswith(start)
     assert bool(diagnosis(law_results)) is bool(broken)
+
+
+def test_diagnosis_of_an_error_names_no_cause_of_a_wrong_result() -> None:
+    results = [LawResult(2, "determinism", False, "RuntimeError: sizes", raised=True), LawResult(3, "causality", False)]
+    assert diagnosis(results).startswith("Start with law 2: The model raises the error of that line.")
+
+
+def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = """
+        import torch
+
+        import impls
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.positions = torch.nn.Embedding(1, 41)
+
+            def encode(self, source):
+                return source
+
+            def decode(self, memory, target_in):
+                if len(memory) > 2:  # impls.wrap tries two sentences
+                    raise IndexError("too many")
+                return self.positions.weight[None].expand(len(memory), target_in.shape[1], -1) + 0.0
+
+        def build(*sizes, training, seed, device, precision):
+            return impls.wrap(Model, *sizes, training=training, seed=seed, device=device, precision=precision)
+    """
+    (tmp_path / "raising_model.py").write_text(textwrap.dedent(module), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (result,) = check(named("raising_model:build", fast=True), laws={2})
+    assert result.raised
+    assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
 
 
 def test_documentation_has_the_causes_of_every_law() -> None:
