@@ -14,7 +14,7 @@ from torch import nn
 import impls
 from examples.lstm_attention import LstmAttention
 from harness.conformance.law_runner import check
-from harness.conformance.models_under_test import ModelUnderTest
+from harness.conformance.models_under_test import ModelUnderTest, named
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -82,6 +82,22 @@ def test_parameter_without_dimensions_is_trained_and_stored() -> None:
 
     results = list(check(ModelUnderTest(build, *SIZES, fast=True), {1, 8, 13, 14}))
     assert not [str(result) for result in results if not result.passed]
+
+
+class Unused(LstmAttention):
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.extra = nn.Linear(3, 3)
+
+
+def unused(*sizes: int, dropout: float = 0.1, **settings: Any) -> Any:
+    return impls.wrap(lambda: Unused(*sizes, 16, dropout), *sizes, **settings)
+
+
+def test_law_14_names_weights_without_effect() -> None:
+    (result,) = check(named("test_wrapped_checks:unused", fast=True), {14})
+    assert result.passed
+    assert result.detail == "the loss does not depend on extra.bias, extra.weight"
 
 
 def test_buffers_that_training_leaves_alone_are_accepted() -> None:
