@@ -271,9 +271,7 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
             return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
-        model = build(Training(), 0, 0.0)
-        limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
-        max_length = min(max_length, limit) if isinstance(limit, int) else max_length
+        max_length = min(max_length, registry.max_length(build(Training(), 0, 0.0)) or max_length)
     return ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fixed, fast)
 
 
