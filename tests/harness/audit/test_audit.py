@@ -248,6 +248,7 @@ def test_check_times_of_honest_runs_pass(results: Path, changes: dict[str, Any])
 def test_check_unfinished_run_fails(results: Path) -> None:
     with run_store.open_log(results, "paper-unfinished") as log:
         log.write(b"began\n")
+    os.utime(results / "paper-unfinished", (0, 0))
     (results / ".hidden").mkdir()
     assert failed(check(results)) == {"C01", "C06"}
 
