@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,7 +99,10 @@ def select_rows(value: Any, index: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor):
         return value.index_select(0, index)
     if isinstance(value, dict):
-        return {key: select_rows(item, index) for key, item in value.items()}
+        chosen = copy.copy(value)  # of the same type, such as an output of Hugging Face with attributes
+        for key, item in value.items():
+            chosen[key] = select_rows(item, index)
+        return chosen
     if isinstance(value, tuple | list):
         items = [select_rows(item, index) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -84,6 +84,31 @@ def test_parameter_without_dimensions_is_trained_and_stored() -> None:
     assert not [str(result) for result in results if not result.passed]
 
 
+class Output(dict[str, torch.Tensor]):
+    """A dictionary with attributes, as models of Hugging Face return."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        return self[name]
+
+
+class WithOutput(LstmAttention):
+    def encode(self, source: torch.Tensor) -> Any:
+        encoded, visible = super().encode(source)
+        return Output(encoded=encoded, visible=visible)
+
+    def read(self, memory: Any, state: Any, tokens: torch.Tensor) -> Any:
+        return super().read((memory.encoded, memory.visible), state, tokens)
+
+
+def test_memory_stays_of_its_type_when_rows_are_reordered() -> None:
+    decoding = impls.wrap(lambda: WithOutput(*SIZES, 16, 0.0), *SIZES).begin_decoding(BATCH.source)
+    expected = decoding.step(BATCH.target_in[:, 0], 2).log_probabilities
+    decoding = impls.wrap(lambda: WithOutput(*SIZES, 16, 0.0), *SIZES).begin_decoding(BATCH.source)
+    decoding.reorder(np.array([1, 0]))
+    actual = decoding.step(BATCH.target_in[:, 0], 2).log_probabilities
+    np.testing.assert_allclose(actual, expected[::-1], atol=1e-6)
+
+
 class Unused(LstmAttention):
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
