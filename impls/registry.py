@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from impls.contract import Arrays, Backend, Recipe, Seq2SeqModel, Training
+from impls.contract import Arrays, Backend, Compiling, Recipe, Seq2SeqModel, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
@@ -205,8 +205,16 @@ def build_external(
     return model
 
 
-def positions(model: Seq2SeqModel) -> int | None:
-    """Return the largest number of positions that a model accepts; None if it has or names no limit."""
+def check_computes(path: str, model: Seq2SeqModel, computes: str) -> None:
+    """Raise ValueError if the model of an external variant uses another framework or backend than `computes`."""
+    used = model.compilation().backend if isinstance(model, Compiling) else "torch"  # or no framework at all
+    if used != computes and used in BACKENDS:
+        choice = f"keras --backend {used}" if isinstance(model, Compiling) else "torch"
+        raise ValueError(f"{path!r} does not compute with {computes}: use --framework {choice}")
+
+
+def max_length(model: Seq2SeqModel) -> int | None:
+    """Return the largest number of positions of a model, which it or its recipe has as `max_length`; None for none."""
     limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
     return limit if isinstance(limit, int) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ UNREADABLE = "the record cannot be read"
 
 Seal = Literal["missing", "wrong", "right"]
 T = TypeVar("T")
+
+STARTING_SECONDS = 30.0
+"""A folder that has changed within this time, and has neither record nor results, is that of a run that starts."""
 
 ROUNDING = 1e-6
 """Relative tolerance between two computations of the same number."""
@@ -204,5 +208,13 @@ def run_names(results: Path) -> list[str]:
 
 
 def is_running(results: Path, name: str) -> bool:
-    """Return whether a process trains a run that has no record yet."""
-    return not os.path.lexists(run_store.run_folder(results, name) / run_store.RECORD) and locks.is_held(results, name)
+    """Return whether a process trains a run that has no record yet, or has just been started to do so.
+
+    A process takes the lock of its run when it has loaded its libraries, some seconds after it was started.
+    """
+    folder = run_store.run_folder(results, name)
+    if os.path.lexists(folder / run_store.RECORD):
+        return False
+    is_new = abs(time.time() - folder.stat().st_mtime) < STARTING_SECONDS
+    is_starting = is_new and not any((folder / file).exists() for file in (run_store.HYPOTHESES, run_store.WEIGHTS))
+    return is_starting or locks.is_held(results, name)

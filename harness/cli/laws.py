@@ -64,8 +64,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     settings = {"framework": framework, "device": arguments.device, "fast": arguments.fast}
     subjects = {variant: named(variant, **settings) for variant in variants}
-    for subject in subjects.values():
-        subject.model()  # fails here once instead of in each law
+    for variant, subject in subjects.items():
+        model = subject.model()  # fails here once instead of in each law
+        if arguments.framework is not None:
+            registry.check_computes(variant, model, backend or framework)
 
     broken, advice = 0, []
     for variant, subject in subjects.items():

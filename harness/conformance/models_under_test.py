@@ -273,7 +273,7 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
             return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
-        max_length = min(max_length, registry.positions(build(Training(), 0, 0.0)) or max_length)
+        max_length = min(max_length, registry.max_length(build(Training(), 0, 0.0)) or max_length)
     sizes = (source_vocabulary_size, target_vocabulary_size, max_length)
     return ModelUnderTest(build, *sizes, describe, fixed, fast, _file(variant))
 

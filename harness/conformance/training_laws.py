@@ -50,7 +50,7 @@ def round_trip(subject: ModelUnderTest) -> str:
     for value in model.weights().values():
         value += 1
     assert_same_bits("weights after the caller changed the returned arrays", model.weights(), carried)
-    name, *rest = carried
+    name, *rest = sorted(carried, key=lambda name: -carried[name].ndim)  # one that can lose a row
     assert_rejected(model, {key: carried[key] for key in rest}, "missing", name)
     assert_rejected(model, {**carried, "no.such.weight": np.zeros(1, np.float32)}, "unexpected", "no.such.weight")
     assert_rejected(model, {**carried, name: carried[name][:-1]}, "misshaped", name)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from harness.conformance.assertions import assert_close, assert_near, objective_nats, require
 from harness.conformance.dropout_law import dropout
 from harness.conformance.models_under_test import ModelUnderTest, Probe
+from harness.text import first_few
 from impls.contract import Arrays, Batch, Seq2SeqModel, Training
 
 Reals = npt.NDArray[np.float64]
@@ -44,10 +45,11 @@ def update(subject: ModelUnderTest) -> str:
     """14: an update is one Adam step along the clipped gradient of the mean loss, with dropout at the right rates."""
     _adam(subject)
     small, real = subject.probes()
-    _loss_gradient(subject, small, SUBLAYER if subject.fast else TENSOR)
-    _loss_gradient(subject, real, LAYER)
+    unused = _loss_gradient(subject, small, SUBLAYER if subject.fast else TENSOR)
+    unused &= _loss_gradient(subject, real, LAYER)
     _clipping(subject, real.batch)
-    return dropout(subject)
+    remark = f"the loss does not depend on {first_few(sorted(unused), 4)}" if unused else ""
+    return "; ".join(filter(None, [remark, dropout(subject)]))
 
 
 # Adam -----------------------------------------------------------------------------------------------------------------
@@ -110,8 +112,11 @@ def grouped(names: list[str], pattern: str) -> dict[str, list[str]]:
     return parts
 
 
-def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> None:
-    """Require that the gradient agrees with finite differences of the mean loss, and its norm with the totals."""
+def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> set[str]:
+    """Require that the gradient agrees with finite differences of the mean loss, and its norm with the totals.
+
+    Returns the names of the weights whose gradient is 0.
+    """
     training = Training(clip_norm=None, label_smoothing=0.1)
     model = subject.perturbed(training=training, dropout=0.0)
     weights, gradient = model.weights(), applied(model, probe.batch, training)
@@ -138,6 +143,7 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> None:
         else:
             require(names[0] in moving, f"{part} gets no gradient, although the loss of {probe.name} depends on it")
         assert_near(f"gradient of {part} along a direction, {probe.name},", slope, expected, tolerance)
+    return weights.keys() - moving
 
 
 def _direction(gradient: Gradient, names: list[str]) -> Gradient:

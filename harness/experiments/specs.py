@@ -205,14 +205,13 @@ class RunSpec:
             needs = f"CUDA graphs need framework='torch', device='cuda' and a {TransformerRecipe.__name__}"
             on_gpu = self.device.startswith("cuda")
             self._check_fit("cuda_graphs", needs, framework=in_torch, device=on_gpu, variant=is_transformer)
-        if (positions := getattr(self.recipe, "max_length", None)) is not None:
-            self.check_positions(positions, "recipe.max_length")
+        self.check_positions("recipe.max_length", getattr(self.recipe, "max_length", None))
 
-    def check_positions(self, positions: int, name: str) -> None:
-        """Raise ValueError if sentences or translations may have more positions than a model has."""
-        if self.data.max_length > positions:
+    def check_positions(self, name: str, positions: int | None) -> None:
+        """Raise ValueError if sentences may have more positions than the model, which has the limit under a name."""
+        if positions is not None and self.data.max_length > positions:
             raise ValueError(f"data.max_length={self.data.max_length}: expected at most {name}={positions}")
-        if self.decoding.max_tokens >= positions:
+        if positions is not None and self.decoding.max_tokens >= positions:
             raise ValueError(f"decoding.max_tokens={self.decoding.max_tokens}: expected less than {name}={positions}")
 
     def _check_fit(self, name: str, needs: str, **fits: bool) -> None:

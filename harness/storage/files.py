@@ -17,10 +17,10 @@ import re
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from harness.experiments.serialization import canonical_json
 
@@ -44,6 +44,9 @@ HASHED_BYTES = 2**30
 
 JSON_DEPTH = 50
 """The largest nesting depth of JSON; records have a depth of five."""
+
+TRIES = 9
+T = TypeVar("T")
 
 _CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -83,6 +86,22 @@ def replacing(path: Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+
+
+def in_folder(folder: Path, make: Callable[[], T]) -> T:
+    """Make a folder, and return what `make` returns, which makes a file in it.
+
+    Both are tried again if another process removes the folder meanwhile, because it is still empty.
+
+    Raises:
+        OSError: The folder or the file cannot be made.
+    """
+    for _ in range(TRIES):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)  # finds one, and then no folder, if it is removed meanwhile
+            return make()
+    folder.mkdir(parents=True, exist_ok=True)
+    return make()
 
 
 def write_bytes(path: Path, content: bytes) -> str:

@@ -54,10 +54,9 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
         ValueError: The folder of the run is a link.
     """
     path = run_store.own_folder(results, run_id) / LOCK
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False, preserve_lock_file=True)
     try:
-        lock.acquire()
+        files.in_folder(path.parent, lock.acquire)
     except Timeout:
         raise Locked(f"{run_id}: is being run by {owner(results, run_id)}") from None
     except OSError as error:

@@ -352,10 +352,9 @@ def log_path(results: Path, run_id: str) -> Path:
 def open_log(results: Path, run_id: str) -> BinaryIO:
     """Open the log of a run for appending. Raises: OSError; ValueError if it is not a regular file."""
     path = own_folder(results, run_id) / LOG
-    path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         raise ValueError(f"{path}: expected a regular file, not a link to one")
-    return path.open("ab")
+    return files.in_folder(path.parent, lambda: path.open("ab"))
 
 
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:

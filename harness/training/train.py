@@ -131,10 +131,7 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
         return impls.build(spec.recipe, *words, **settings)
     model = registry.build_external(spec.variant, *words, **settings)
-    computes = model.compilation().backend if isinstance(model, Compiling) else "torch"  # or no framework at all
-    if computes in registry.BACKENDS and computes != spec.computes:
-        choice = f"keras --backend {computes}" if isinstance(model, Compiling) else "torch"
-        raise ValueError(f"{spec.variant!r} does not compute with {spec.computes}: use --framework {choice}")
+    registry.check_computes(spec.variant, model, spec.computes)
     return model
 
 
@@ -162,8 +159,7 @@ class _Run:
         # Read now, not at the end: the checkout may change while this process uses the code that it has loaded.
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
-        if (positions := registry.positions(self.model)) is not None:
-            spec.check_positions(positions, f"{spec.variant}'s max_length")
+        spec.check_positions("the model's max_length", registry.max_length(self.model))
         self.builder = registry.source_digest(spec.variant) if spec.recipe is None else ""
         if arithmetic := machine.torch_arithmetic():
             # A model that sets its own precision ignores that of the process.

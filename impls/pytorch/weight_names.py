@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
@@ -48,10 +49,10 @@ PACKED = {
 
 
 class WeightSlot(NamedTuple):
-    """The location of a canonical tensor: rows of a parameter, transposed if it is a kernel."""
+    """The location of a canonical tensor: rows of a parameter (... for all), transposed if it is a kernel."""
 
     parameter: nn.Parameter
-    rows: slice
+    rows: slice | EllipsisType
     kernel: bool
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from impls.pytorch.torch_adapter import device_of
 from impls.pytorch.weight_names import WeightSlot
 
 METHODS = "encode(source) and decode(memory, target_in)"
+
+SENTENCES = np.array([[SOS, EOS, EOS], [SOS, SOS, EOS]], np.int32)
+"""Sources to check a module with: the first one, and both. No other dimension of a tensor has both sizes."""
 
 
 class WrappedModule(nn.Module):
@@ -95,7 +99,10 @@ def select_rows(value: Any, index: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor):
         return value.index_select(0, index)
     if isinstance(value, dict):
-        return {key: select_rows(item, index) for key, item in value.items()}
+        chosen = copy.copy(value)  # of the same type, such as an output of Hugging Face with attributes
+        for key, item in value.items():
+            chosen[key] = select_rows(item, index)
+        return chosen
     if isinstance(value, tuple | list):
         items = [select_rows(item, index) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -118,7 +125,7 @@ class WrappedModel(PlainModel):
     def weight_slots(module: nn.Module) -> dict[str, WeightSlot]:
         """Return where each weight lies: the parameters under the names that the user's module gives them."""
         parameters = module.get_submodule("user").named_parameters()
-        return {name: WeightSlot(parameter, slice(None), kernel=False) for name, parameter in parameters}
+        return {name: WeightSlot(parameter, ..., kernel=False) for name, parameter in parameters}
 
     def training_state(self) -> Arrays:
         """Return what an exact resume needs; Adam counts no step for a parameter that an update does not use."""
@@ -131,6 +138,16 @@ class WrappedModel(PlainModel):
         super().set_training_state(state)
         for name, steps in self._steps().items():
             steps.fill_(state[f"step/{name}"].item())
+
+    def changed_buffers(self) -> list[str]:
+        """Return the buffers that a forward pass in training changes; one that it makes anew is not among them."""
+        before = {name: buffer.clone() for name, buffer in self.module.user.named_buffers()}
+        self.module.train()
+        with torch.no_grad(), self._mixed(), self._seeded_dropout():
+            self.module(self.to_device(SENTENCES), self.to_device(SENTENCES))
+        now = self.module.user.named_buffers()
+        pairs = [(name, before[name], buffer) for name, buffer in now if name in before]
+        return [name for name, old, new in pairs if old.shape == new.shape and not torch.equal(old, new)]
 
     def _steps(self) -> dict[str, torch.Tensor]:
         return {name: self._optimiser.state[slot.parameter]["step"] for name, slot in self._slots.items()}
@@ -156,28 +173,29 @@ def build(
     missing = [name for name in ("encode", "decode") if not callable(getattr(module, name, None))]
     if missing:
         raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")
-    _check_statistics(module)
     _check_parameters(module)
     source = DropoutSource(device_of(device))
     model = WrappedModel(module, training=training, dropout_source=source, seed=seed, precision=precision)
     _check_memory(model)
     _check_shapes(model, source_vocabulary_size, target_vocabulary_size)
+    _check_steps(model, target_vocabulary_size)
+    for name in model.changed_buffers():
+        raise ValueError(
+            f"{type(module).__name__}.{name} is a buffer that changes in training, and only parameters are stored: use "
+            "a layer without running statistics, such as LayerNorm, or BatchNorm1d with track_running_stats=False"
+        )
     return model
 
 
-def _check_statistics(module: nn.Module) -> None:
-    """Raise ValueError for a layer with running statistics, which belong to no weight and would not be stored."""
-    for name, layer in module.named_modules():
-        if getattr(layer, "track_running_stats", False):
-            raise ValueError(
-                f"{type(module).__name__}.{name}: the running statistics of {type(layer).__name__} are not stored with "
-                "the weights; use track_running_stats=False, or a layer without them such as LayerNorm"
-            )
-
-
 def _check_parameters(module: nn.Module) -> None:
-    """Raise ValueError for parameters in another precision, and for layers that torch does not know of."""
+    """Raise ValueError for parameters without shape, in another precision or not trained, and for unknown layers."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(f"{type(module).__name__} has no parameter to train")
     for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ValueError(
+                f"{type(module).__name__}.{name} has no shape yet: call the module once in the function that returns it"
+            )
         if parameter.dtype != torch.float32:
             raise ValueError(f"{type(module).__name__}.{name} is {parameter.dtype}: parameters must be torch.float32")
     known = set(module.modules())
@@ -195,16 +213,36 @@ def _check_parameters(module: nn.Module) -> None:
 
 def _check_memory(model: WrappedModel) -> None:
     """Raise ValueError unless the first dimension of what the module's `encode` returns is the sentence."""
-    sentences = np.array([[SOS, EOS, EOS], [SOS, SOS, EOS]], np.int32)
-    with model.evaluation():
-        memory = model.module.prefill(model.to_device(sentences)).memory
-    for tensor in _tensors(memory):
-        if tuple(tensor.shape[:1]) != (len(sentences),):
+    for source in (SENTENCES[:1], SENTENCES):
+        with model.evaluation():
+            memory = model.module.prefill(model.to_device(source)).memory
+        _check_rows(f"{type(model.module.user).__name__}.encode", memory, len(source))
+        select_rows(memory, model.to_device(np.arange(len(source))))  # refuses anything but tensors
+
+
+def _check_steps(model: WrappedModel, target_vocabulary_size: int) -> None:
+    """Raise ValueError unless the module's `step` can continue after the sentences have changed their places."""
+    name = f"{type(model.module.user).__name__}.step"
+    for source in (SENTENCES[:1], SENTENCES):
+        expected = (len(source), target_vocabulary_size)
+        with model.evaluation():
+            state = model.module.prefill(model.to_device(source))
+            for _ in range(2):
+                logits = model.module.step(state, model.to_device(source[:, 0]))
+                if tuple(logits.shape) != expected:
+                    raise ValueError(f"{name} returned logits of shape {tuple(logits.shape)}: expected {expected}")
+                _check_rows(name, state.decoder, len(source))
+                state.reorder(np.arange(len(source))[::-1].copy())
+
+
+def _check_rows(method: str, value: Any, sentences: int) -> None:
+    """Raise ValueError unless the first dimension of each tensor that a method returned is the sentence."""
+    for tensor in _tensors(value):
+        if tuple(tensor.shape[:1]) != (sentences,):
             raise ValueError(
-                f"{type(model.module.user).__name__}.encode returned a tensor of shape {tuple(tensor.shape)} for "
-                f"{len(sentences)} sentences: the first dimension of each tensor must be the sentence"
+                f"{method} returned a tensor of shape {tuple(tensor.shape)} for {sentences} sentence"
+                f"{'s' * (sentences > 1)}: the first dimension of each tensor must be the sentence"
             )
-    select_rows(memory, model.to_device(np.array([1, 0])))  # refuses anything but tensors
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

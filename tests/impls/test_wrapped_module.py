@@ -242,11 +242,6 @@ def _hide_step(module: LstmAttention) -> nn.Module:
     return module
 
 
-class StepWithoutState(LstmAttention):
-    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
-        return super().step(memory, state, last)[0]
-
-
 class LazyTable(LstmAttention):
     """Makes a constant when it is first needed."""
 
@@ -314,67 +309,6 @@ def test_resume_keeps_the_steps_of_weights_that_some_updates_do_not_use() -> Non
         second.train_step(batch, 1e-2)
     expected = straight.weights()
     assert all((array == expected[name]).all() for name, array in second.weights().items())
-
-
-def test_wrap_step_without_a_state_is_refused() -> None:
-    model = impls.wrap(lambda: StepWithoutState(*SIZES, 16, 0.0), *SIZES)
-    decoding = model.begin_decoding(np.array([[SOS, 5, EOS], [SOS, 6, EOS]], np.int32))
-    with pytest.raises(ValueError, match="StepWithoutState.step returned a Tensor: return a pair"):
-        decoding.step(np.array([SOS, SOS], np.int32), 1)
-
-
-def with_statistics() -> LstmAttention:
-    module = small_lstm()
-    module.norm = nn.BatchNorm1d(16)
-    return module
-
-
-def with_a_list(layer: nn.Module) -> LstmAttention:
-    module = small_lstm()
-    module.extra = [layer]
-    return module
-
-
-def test_wrap_list_of_layers_without_weights_is_accepted() -> None:
-    impls.wrap(lambda: with_a_list(nn.ReLU()), *SIZES)
-
-
-HalfLogits = with_results("HalfLogits", lambda logits, attention: (logits.half(), attention))
-
-
-class SentenceSecond(LstmAttention):
-    def encode(self, source: torch.Tensor) -> torch.Tensor:
-        return super().encode(source)[0].transpose(0, 1)
-
-
-class LengthBeside(LstmAttention):
-    def encode(self, source: torch.Tensor) -> Any:
-        return (*super().encode(source), source.shape[1])
-
-
-@pytest.mark.parametrize(
-    ("module", "reason"),
-    [
-        (lambda: small_lstm().double(), r"LstmAttention.source_embedding.weight is torch.float64: parameters must be"),
-        (lambda: HalfLogits(*SIZES, 16, 0.0), "HalfLogits.decode returned logits in torch.float16"),
-        (
-            lambda: with_a_list(nn.Linear(2, 2)),
-            "LstmAttention.extra is a list of layers, which are not trained",
-        ),
-        (lambda: SentenceSecond(*SIZES, 16, 0.0), r"SentenceSecond.encode returned a tensor of shape \(3, 2, \d+\)"),
-        (lambda: LengthBeside(*SIZES, 16, 0.0), "encode or step returned a int: use tensors, tuples, lists, dicts or"),
-        (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
-        (lambda: 3, "a function that returns one, not 3$"),
-        (3, "a function that returns one, not 3$"),
-        (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
-        (lambda: ThreeValues(*SIZES, 16, 0.0), "ThreeValues.decode returned a tuple: return a pair"),
-        (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
-        (with_statistics, r"LstmAttention.norm: the running statistics of BatchNorm1d are not stored"),
-    ],
-)
-def test_wrap_wrong_module_is_refused(module: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        impls.wrap(module, *SIZES)
 
 
 def test_reorder_unknown_state_is_refused() -> None:

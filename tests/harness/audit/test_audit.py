@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,12 +53,22 @@ def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path) -> None:
     running = tmp_path / "running"
     running.mkdir()
     (running / run_store.LOG).write_text("update 1", encoding="utf-8")
+    starting = check(tmp_path)  # its process loads its libraries, and does not hold the lock yet
+    os.utime(running, (0, 0))
     assert "C01" in failed(check(tmp_path))
     with locks.hold(tmp_path, running.name):
+        os.utime(running, (0, 0))
         report = check(tmp_path)
         assert "C01" in failed(check(tmp_path, published=True))
-    assert not failed(report)
-    assert "1 run in progress, not checked: running" in report.remarks
+    for remarked in (starting, report):
+        assert not failed(remarked)
+        assert "1 run in progress, not checked: running" in remarked.remarks
+
+
+def test_run_whose_record_was_just_removed_is_not_in_progress(tmp_path: Path) -> None:
+    write_run(tmp_path, FIRST_SPEC)
+    run_store.remove_record(tmp_path, FIRST_SPEC.id)
+    assert "C01" in failed(check(tmp_path))
 
 
 def test_folders_of_results_inside_another_are_named_and_not_checked(tmp_path: Path) -> None:
@@ -237,6 +248,7 @@ def test_check_times_of_honest_runs_pass(results: Path, changes: dict[str, Any])
 def test_check_unfinished_run_fails(results: Path) -> None:
     with run_store.open_log(results, "paper-unfinished") as log:
         log.write(b"began\n")
+    os.utime(results / "paper-unfinished", (0, 0))
     (results / ".hidden").mkdir()
     assert failed(check(results)) == {"C01", "C06"}
 

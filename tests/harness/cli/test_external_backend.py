@@ -30,6 +30,24 @@ def test_laws_test_an_external_variant_on_the_chosen_backend() -> None:
     assert sys.modules["backend_model"].BACKEND == "jax"
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("backend_model:build --framework torch", "does not compute with torch: use --framework keras --backend"),
+        ("counting_model:build --framework keras", "does not compute with tensorflow: use --framework torch"),
+    ],
+)
+def test_laws_refuse_an_external_variant_in_another_framework(line: str, message: str, refused: Refused) -> None:
+    refused(f"laws --fast --law 9 --variant {line}".split(), message)
+
+
+def test_laws_without_a_framework_accept_any_external_variant() -> None:
+    assert (
+        main(["laws", "--fast", "--law", "9", "--variant", "backend_model:build", "--variant", "counting_model:build"])
+        == 0
+    )
+
+
 def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")  # as in the process of a run
     assert main(f"run backend_model:build {SMALL} {ON_JAX}".split()) == 0
@@ -56,10 +74,10 @@ def test_external_variant_in_another_framework_is_refused(line: str, message: st
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("", "data.max_length=100: expected at most counting_model:build's max_length=20"),
+        ("", "data.max_length=100: expected at most the model's max_length=20"),
         (
             " --set data.max_length=20 --set decoding.max_tokens=20",
-            "decoding.max_tokens=20: expected less than counting_model:build's max_length=20",
+            "decoding.max_tokens=20: expected less than the model's max_length=20",
         ),
     ],
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.storage import locks
+from harness.storage import locks, run_store
 
 RUN = "run"
 
@@ -56,3 +57,22 @@ def test_hold_leaves_no_empty_folder(tmp_path: Path, stores: bool) -> None:
         if stores:
             (tmp_path / RUN / "record.json").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ([RUN, "record.json"] if stores else [])
+
+
+def test_hold_and_log_make_a_folder_again_that_another_process_removes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process has held the lock of the same run for a moment, and found nothing in its folder."""
+    mkdir, removed = Path.mkdir, []
+
+    def made_and_removed(path: Path, **options: Any) -> None:
+        mkdir(path, **options)
+        if len(removed) < 3:
+            removed.append(path.rmdir())
+
+    monkeypatch.setattr(Path, "mkdir", made_and_removed)
+    with locks.hold(tmp_path, RUN):
+        assert locks.is_held(tmp_path, RUN)
+    removed.clear()
+    with run_store.open_log(tmp_path, RUN) as log:
+        assert log.writable()

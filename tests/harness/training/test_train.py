@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from consumed_batches import expected_batches
 from interrupted_runs import interrupted
-from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
+from small_runs import DATA, TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from stored_files import comparable
 
 from harness.data.batch_digest import weights_digest
@@ -83,6 +83,19 @@ def test_run_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
         assert name not in record.signatures
     assert set(record.signatures) < set(record.scores)
     json.dumps(record.scores, allow_nan=False)
+
+
+def test_positions_of_a_builder_that_are_too_few_are_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting_model.CountingModel, "max_length", 30, raising=False)
+    run = spec(data=replace(DATA, max_length=30))
+    long_sentences, long_translations = spec(), replace(run, decoding=DecodingSpec(max_tokens=30))
+    with pytest.raises(ValueError, match="data.max_length=100: expected at most the model's max_length=30"):
+        train.run(long_sentences, tmp_path)
+    with pytest.raises(ValueError, match="decoding.max_tokens=30: expected less than the model's max_length=30"):
+        train.run(long_translations, tmp_path)
+    assert train.run(run, tmp_path).status == "completed"
 
 
 def test_scoring_every_second_epoch_adds_its_bleu_to_the_curve_and_changes_no_weight(
