@@ -239,12 +239,19 @@ def scores(
     *,
     layout: Layout = "wide",
 ) -> Figure:
-    """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals by label as lines."""
+    """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals by label as lines.
+
+    Rows with the best mean of the first score come first, as in the leaderboard.
+    """
     picture, drawn = row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
+    metric = METRICS[names[0]]
+    costs = [-metric.sign * np.mean(list(row.by_seed(metric.name).values()) or [-metric.sign * np.inf]) for row in rows]
+    order = np.argsort(costs, kind="stable")
+    styles = row_styles(rows)
     for axes, name in zip(drawn, names, strict=True):
         titles(axes, layout, f"{METRICS[name].heading}, {METRICS[name].direction} is better", "")
-        _dots(axes, rows, labels, name, intervals.get(name, {}))
-    name_rows(drawn, layout, labels)
+        _dots(axes, [(rows[index], labels[index], styles[index]) for index in order], name, intervals.get(name, {}))
+    name_rows(drawn, layout, [labels[index] for index in order])
     rings = "rings are seeds, markers their means" if any(len(row.counted) > 1 for row in rows) else ""
     covered = {row.basis for by_label in intervals.values() for row in by_label.values() if row.low is not None}
     over = covered.pop() if len(covered) == 1 else "seeds, sentences or both" if covered else ""
@@ -257,21 +264,21 @@ def scores(
 
 
 def _dots(
-    axes: Axes, rows: Sequence[TableRow], labels: Sequence[str], name: str, intervals: Mapping[str, Interval]
+    axes: Axes, rows: Sequence[tuple[TableRow, str, Style]], name: str, intervals: Mapping[str, Interval]
 ) -> None:
     ends = {
         label: (interval.low, interval.high)
         for label, interval in intervals.items()
         if interval.low is not None and interval.high is not None
     }
-    values = [value for row in rows for value in row.by_seed(name).values()]
+    values = [value for row, _, _ in rows for value in row.by_seed(name).values()]
     values += [end for pair in ends.values() for end in pair]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     margin = 0.1 * max(high - low, 0.5)
     axes.set_xlim(low - margin, high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    for index, (row, label, style) in enumerate(zip(rows, labels, row_styles(rows), strict=True)):
+    for index, (row, label, style) in enumerate(rows):
         axes.axhline(index, color="#EEEEEE", lw=0.8, zorder=0)
         seeds = list(row.by_seed(name).values())
         if not seeds:

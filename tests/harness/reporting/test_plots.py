@@ -212,6 +212,20 @@ def test_captions_of_curves_explain_crosses_only_if_there_are_some() -> None:
         assert ("× ends a run" in caption) is has_cross
 
 
+@pytest.mark.parametrize(("name", "order"), [("bleu_sacre", [2, 0, 1, 3]), ("test_perplexity", [0, 2, 1, 3])])
+def test_chart_of_scores_is_sorted_by_its_first_score_with_the_best_on_top(name: str, order: list[int]) -> None:
+    values = [{"bleu_sacre": 30.0, "test_perplexity": 5.0}, {"bleu_sacre": 20.0, "test_perplexity": 7.0}]
+    values += [{"bleu_sacre": 40.0, "test_perplexity": 6.0}, {}]
+    variants = ("learned_positions", "paper", "conv_ffn", "bahdanau_gru")
+    table = rows([replace(record(variant), scores=scores) for variant, scores in zip(variants, values, strict=True)])
+    picture = run_plots.scores(table, [row.label for row in table], [name])
+    labels = [label.get_text() for label in picture.axes[0].get_yticklabels()]
+    assert labels == [variants[index] for index in order]
+    assert picture.axes[0].yaxis_inverted()
+    markers = [line.get_markeredgecolor() for line in picture.axes[0].lines if line.get_marker() not in ("None", "")]
+    assert markers == [plot_style.style(variants[index]).colour for index in order[:3]]
+
+
 def test_completed_run_without_a_score_is_not_called_completed_in_the_chart() -> None:
     table = rows([record(), replace(record("paper"), scores={}), broken(record("conv_ffn"))])
     picture = run_plots.scores(table, [row.label for row in table], ["bleu_sacre"])
