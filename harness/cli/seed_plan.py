@@ -108,9 +108,10 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
     """Return the noise of finished runs of the plan, otherwise of published ones.
 
-    Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then that with
-    most degrees of freedom.
+    Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then one with
+    models of the same size, then that with most degrees of freedom.
     """
+    from harness.analysis.grouping import SIZES
     from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
@@ -131,12 +132,16 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
             f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
 
-    corpora = {spec.data.corpus for spec in single}
+    def size(spec: RunSpec) -> tuple[object, ...]:
+        return tuple(getattr(spec.recipe, name, None) for name in SIZES)
 
-    def fit(runs: PilotRuns) -> tuple[int, bool, float]:
+    corpora, sizes = {spec.data.corpus for spec in single}, set(map(size, single))
+
+    def fit(runs: PilotRuns) -> tuple[int, bool, bool, float]:
         of_plan = len(ids & {replace(record.spec, seed=0).id for record in runs.records})
         same_corpus = any(record.spec.data.corpus in corpora for record in runs.records)
-        return of_plan, same_corpus, runs.estimate.noise.degrees
+        same_size = any(size(record.spec) in sizes for record in runs.records)
+        return of_plan, same_corpus, same_size, runs.estimate.noise.degrees
 
     return max(published, key=fit)
 

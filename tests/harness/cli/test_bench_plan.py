@@ -168,6 +168,9 @@ def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
     """The ablation has more runs, but smaller ones."""
     single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
     assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+    other = [replace(spec, threads=7) for spec in single]
+    recipes = {run.spec.recipe for run in seed_plan._pilot_runs(other, "bleu_sacre", Path("no such folder")).records}
+    assert {spec.recipe for spec in single} & recipes, "also with settings that no published run has"
 
 
 def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
