@@ -179,8 +179,7 @@ def other_rows(sides: tuple[Side, ...], results: Path, records: Iterable[RunReco
             if part is None or len(part.rows) > statistics.MOST_ROWS:
                 return ()
             labels = {row.label for row in own}
-            others = [row for row in part.rows if row.label not in labels]
-            return tuple(_as_side(f"row {number}", row, results) for number, row in enumerate(others, start=1))
+            return tuple(_as_side(row, results) for row in part.rows if row.label not in labels)
     return ()
 
 
@@ -194,9 +193,10 @@ def _shared_part(table: RunTable, rows: Sequence[TableRow]) -> RunTable | None:
     return None
 
 
-def _as_side(letter: str, row: TableRow, results: Path) -> Side:
+def _as_side(row: TableRow, results: Path) -> Side:
+    """Return a row as a side; remarks on it name the row, because no table shows it."""
     runs = tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records)
-    return Side(letter, row.label, runs)
+    return Side(f"row {row.label}", row.label, runs)
 
 
 # Metrics --------------------------------------------------------------------------------------------------------------

@@ -106,39 +106,47 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
-    """Return the noise of finished runs of the plan, otherwise of published ones.
+    """Return the noise of finished runs of the plan, otherwise of another table in `results` or of published runs.
 
-    Of the published folders, that with most rows of the plan is preferred, then one on the same corpus, then that with
-    most degrees of freedom.
+    The table with most rows of the plan is preferred, then one on the same corpus, then one with models of the same
+    size, then that with most degrees of freedom.
     """
+    from harness.analysis.grouping import SIZES, groups
     from harness.analysis.power import estimate_noise
 
-    ids = {spec.id for spec in single}
-    records = run_store.records(results, complain=warn)
-    of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
+    def size(spec: RunSpec) -> tuple[object, ...]:
+        return tuple(getattr(spec.recipe, name, None) for name in SIZES)
+
+    ids, corpora, sizes = {spec.id for spec in single}, {spec.data.corpus for spec in single}, set(map(size, single))
+    stored = {results: run_store.records(results, complain=warn)}
+    of_plan = [record for record in stored[results] if replace(record.spec, seed=0).id in ids]
     estimate = estimate_noise(of_plan, metric, StoredFiles(results).sentences)
     if estimate is not None:
         return PilotRuns(estimate, of_plan, f"the runs of this plan in {results}")
-    published = []
     for folder in sorted({path.parents[1] for path in PUBLISHED.rglob(run_store.RECORD)}):
-        records = run_store.records(folder, complain=warn)
-        estimate = estimate_noise(records, metric, StoredFiles(folder).sentences)
+        stored.setdefault(folder, run_store.records(folder, complain=warn))
+    tables = []
+    for folder, table in ((folder, table) for folder, records in stored.items() for table in groups(records)):
+        try:
+            estimate = estimate_noise(table.records, metric, StoredFiles(folder).sentences)
+        except ValueError as error:  # a damaged file of a run that is not part of the plan
+            warn(str(error))
+            continue
         if estimate is not None:
-            published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
-    if not published:
+            kind = "other runs" if folder == results else "the published runs"
+            tables.append(PilotRuns(estimate, list(table.records), f"{kind} in {folder}"))
+    if not tables:
         raise ValueError(
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
             f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
 
-    corpora = {spec.data.corpus for spec in single}
+    def fit(runs: PilotRuns) -> tuple[int, bool, bool, float]:
+        rows = len(ids & {replace(record.spec, seed=0).id for record in runs.records})
+        same_corpus = runs.records[0].spec.data.corpus in corpora
+        return rows, same_corpus, any(size(run.spec) in sizes for run in runs.records), runs.estimate.noise.degrees
 
-    def fit(runs: PilotRuns) -> tuple[int, bool, float]:
-        of_plan = len(ids & {replace(record.spec, seed=0).id for record in runs.records})
-        same_corpus = any(record.spec.data.corpus in corpora for record in runs.records)
-        return of_plan, same_corpus, runs.estimate.noise.degrees
-
-    return max(published, key=fit)
+    return max(tables, key=fit)
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:

@@ -76,7 +76,7 @@ def warnings(analysis: Analysis) -> list[str]:
             lines.append(_batching(study))
         if effects.tuned is not None:
             lines += _pilots(study, effects.tuned)
-        incomplete = [f"{cell.label} ({status(cell)})" for cell in study.cells if status(cell)]
+        incomplete = _incomplete(effects)
         if incomplete:
             lines.append(
                 f"Runs that did not complete, {study.title}: {'; '.join(incomplete)}. If some seeds of a "
@@ -85,6 +85,16 @@ def warnings(analysis: Analysis) -> list[str]:
         if study.differences:
             lines.append(f"{study.title}: no effects, because its runs are not comparable.")
     return lines or ([] if analysis.studies else [NOTHING])
+
+
+def _incomplete(effects: StudyEffects) -> list[str]:
+    """Return the recipes with runs that did not complete, those at another learning rate included."""
+    cells, after = effects.study.cells, effects.other_rates
+    lines = [f"{cell.label} ({status(cell)})" for cell in cells if status(cell)]
+    if after is not None:
+        tuned = [cell for cell in after.study.cells if status(cell) and cell not in cells]
+        lines += [f"{cell.label} at its chosen rate ({status(cell)})" for cell in tuned]
+    return lines
 
 
 def _is_claimed(effect: AblationEffect) -> bool:

@@ -71,6 +71,9 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     others = group_by(rest, board.against_best)
     above, untested = (others.get(conclusion, []) for conclusion in (Conclusion.WORSE, Conclusion.NOT_TESTED))
     tied = [label for label in rest if label not in (*above, *untested)]
+    if len(untested) == len(rest):
+        reason = board.comparisons.between(board.ranking[0], rest[0]).remark.rstrip(".")
+        return f"{margin}; its lead is not tested ({reason})"
     if not above:
         return f"{margin}; its lead over no other variant is significant{condition}"
     if len(above) == len(rest):

@@ -151,6 +151,14 @@ def test_compare_beside_a_row_with_a_further_seed_is_that_of_the_report(
         assert {row.label for row in others} == {*variants} - {*pair}
 
 
+def test_compare_beside_a_row_with_a_diverged_run_names_the_row(table_of_four: Path) -> None:
+    save_record(table_of_four, "paper", 1, status="diverged", scores={})
+    sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
+    table_rows = comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))
+    remarks = compare(sides, (), None, examples=0, table_rows=table_rows).remarks
+    assert "row paper: no value for seed 1 (diverged or missing); its differences stay empty." in remarks
+
+
 def test_compare_fewer_than_five_seeds_makes_no_claim_in_prose(tmp_path: Path) -> None:
     for seed in range(4):
         save_record(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0 + 0.1 * seed})

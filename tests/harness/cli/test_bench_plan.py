@@ -168,6 +168,9 @@ def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
     """The ablation has more runs, but smaller ones."""
     single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
     assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+    other = [replace(spec, threads=7) for spec in single]
+    recipes = {run.spec.recipe for run in seed_plan._pilot_runs(other, "bleu_sacre", Path("no such folder")).records}
+    assert {spec.recipe for spec in single} & recipes, "also with settings that no published run has"
 
 
 def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +184,28 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
     other = replace(captions, seed=0, threads=7)
     for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
         assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+
+
+def test_plan_of_a_new_row_uses_the_other_runs_on_its_corpus(tmp_path: Path) -> None:
+    store_pilot(tmp_path, 0.3, seeds=3)
+    new = replace(run_store.records(tmp_path)[0].spec, seed=0, threads=7)
+    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source == f"other runs in {tmp_path}"
+    multi30k = replace(new, data=DataSpec())
+    run = replace(record(), spec=multi30k, id=multi30k.id)
+    run_store.save_record(tmp_path, run)
+    elsewhere = seed_plan._pilot_runs([replace(multi30k, threads=8)], "bleu_sacre", tmp_path)
+    assert elsewhere.source.startswith("the published runs in "), "one run on Multi30k has no noise"
+
+
+def test_plan_beside_a_damaged_run_that_is_not_part_of_it_uses_published_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_pilot(tmp_path, 0.3, seeds=3)
+    run = run_store.records(tmp_path)[0]
+    (run_store.run_folder(tmp_path, run.id) / run_store.SENTENCES).write_bytes(b"damaged")
+    new = replace(run.spec, seed=0, threads=7)
+    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source.startswith("the published runs in ")
+    assert run_store.SENTENCES in capsys.readouterr().err
 
 
 def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freedom(

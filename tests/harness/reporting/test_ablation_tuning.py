@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ablation_factory import LOSS, analysed, markdown, pilot, terminal
+from ablation_factory import LOSS, analysed, markdown, not_completed, pilot, terminal
 from record_factory import record as synthetic_record
 
 from harness.analysis.ablation import StudyEffects
@@ -148,6 +148,18 @@ def test_level_without_its_tuned_run_is_named() -> None:
     assert loss_effects(tuned.effects) == {"none": 0.4}
     message = "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal."
     assert message in "\n".join(ablation_findings.warnings(analysed(partial)))
+
+
+def test_tuned_run_that_diverged_is_named() -> None:
+    records = [
+        not_completed(record)
+        if (record.spec.budget, positions(record), record.spec.seed) == ("tuned", "sinusoidal", 1)
+        else record
+        for record in tuned_runs()
+    ]
+    warned = "\n".join(ablation_findings.warnings(analysed(records)))
+    assert "positions=sinusoidal at its chosen rate (1 of 3 diverged). If some seeds" in warned
+    assert "did not complete" not in "\n".join(ablation_findings.warnings(analysed(tuned_runs())))
 
 
 def test_untuned_base_leaves_no_tuned_effects() -> None:
