@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import harness
@@ -114,7 +115,13 @@ class _CommandParser(Parser):
         """Return the option that an unknown argument is close to, or whose value it looks like."""
         options = {option: action for action in self._actions for option in action.option_strings}
         if argument.startswith("-"):
-            return did_you_mean(argument.partition("=")[0], options)
+            name = argument.partition("=")[0].lstrip("-")
+            if any(name == action.dest for action in self._actions if not action.option_strings):
+                return f"; give the {name} without it"
+            close = did_you_mean(name, [option.removeprefix("--") for option in options])  # "--" alone is no likeness
+            return close.replace("mean '", "mean '--")
+        if "--results" in options and Path(argument).is_dir():
+            return f"; did you mean '--results {argument}'?"
         if "--config" in options and argument.endswith(".toml"):
             return f"; did you mean '--config {argument}'?"
         if "--field" in options and argument.partition("=")[0] in ablation_grids.FIELDS:

@@ -138,7 +138,10 @@ def columns(content: bytes, name: str) -> tuple[Lines, Lines]:
 
 
 def check_pairs(pair: tuple[Sequence[str], Sequence[str]], source: str, target: str) -> None:
-    """Raise ValueError if the sides differ in length or a sentence is empty. `source` and `target` are file names."""
+    """Raise ValueError if the sides differ in length, a sentence is empty, or a side is a TSV of both.
+
+    `source` and `target` are file names.
+    """
     if len(pair[0]) != len(pair[1]):
         lines_of_source = harness.text.count(len(pair[0]), "line")
         raise ValueError(
@@ -150,4 +153,9 @@ def check_pairs(pair: tuple[Sequence[str], Sequence[str]], source: str, target: 
             more = f" (and {count - 1:,} more)" if count > 1 else ""
             raise ValueError(
                 f"{name}, line {sentences.index('') + 1}: the {side} is empty{more}; expected a sentence on both sides"
+            )
+        if all(sentence.count("\t") == 1 for sentence in sentences):
+            raise ValueError(
+                f"{name}: every line has a tab, as in a TSV of source and target; give the TSV as the source, and no "
+                "target"
             )

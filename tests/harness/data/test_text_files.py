@@ -91,6 +91,12 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
     "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; expected source, one tab, target"),
     "three columns": (b"ein\ta\nzwei\tb\tc\n", None, f"{SOURCE}, line 2: 2 tabs"),
     "an empty column": (b"ein\ta\n\tb\n", None, f"{SOURCE}, line 2: the source is empty"),
+    "a TSV with a target": (
+        b"ein\ta\nzwei\tb\n",
+        b"a\nb\n",
+        f"{SOURCE}: every line has a tab, as in .* no target",
+    ),
+    "a TSV as the target": (b"ein\nzwei\n", b"ein\ta\nzwei\tb\n", f"{TARGET}: every line has a tab, as in a TSV"),
     "a line without end": (
         b"ein\n" + b"x " * 100_001,
         b"a\nb\n",
