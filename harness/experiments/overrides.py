@@ -61,10 +61,13 @@ def check_used(specs: Iterable[RunSpec], name: str) -> None:
 def _needs(spec: RunSpec, name: str) -> str:
     """Return what would use a setting that a run does not use; empty if the run uses it."""
     data, batching = spec.data, spec.training.batching
+    pieces = data.tokenizer.startswith("sentencepiece")
     used, user = {
+        "data.seed": (pieces or data.corpus == "captions", "the corpus captions, or a SentencePiece tokenizer,"),
         "data.minimum_frequency": (not data.has_subwords, "a tokenizer of whole words"),
-        "data.vocabulary_size": (data.tokenizer.startswith("sentencepiece"), "a SentencePiece tokenizer"),
+        "data.vocabulary_size": (pieces, "a SentencePiece tokenizer"),
         "data.merges": (data.tokenizer == "moses-bpe", "the tokenizer moses-bpe"),
+        "recipe.norm_epsilon": (getattr(spec.recipe, "norm", "") != "none", "a norm"),
         "training.batch_size": (batching != "tokens", "training.batching=random or length"),
         "training.batch_tokens": (batching == "tokens", "training.batching=tokens"),
         "training.teacher_forcing": (spec.recipe is None or isinstance(spec.recipe, GruRecipe), "a recurrent model"),

@@ -81,12 +81,16 @@ def test_last_setting_of_a_field_wins() -> None:
         ("data.minimum_frequency", "data.tokenizer=spacy"),
         ("data.vocabulary_size", "data.tokenizer=sentencepiece-bpe"),
         ("data.merges", "data.tokenizer=moses-bpe"),
+        ("data.seed", "data.corpus=captions"),
+        ("data.seed", "data.tokenizer=sentencepiece-bpe"),
+        ("recipe.norm_epsilon", "recipe.norm=rms"),
         ("training.batch_size", "training.batching=length"),
         ("training.batch_tokens", "training.batching=tokens"),
     ],
 )
 def test_setting_that_no_run_uses_is_refused(setting: str, use: str) -> None:
-    without = override(spec("learned_positions", TINY), ["data.tokenizer=moses-bpe", "training.batching=tokens"])
+    others = ["data.corpus=multi30k", "data.tokenizer=moses-bpe", "recipe.norm=none", "training.batching=tokens"]
+    without = override(spec("learned_positions", TINY), others)
     if setting in ("data.merges", "training.batch_tokens"):
         without = override(without, ["data.tokenizer=spacy", "training.batching=random"])
     with pytest.raises(ValueError, match=f"^{setting} has no effect here: only .* uses it$"):
