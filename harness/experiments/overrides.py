@@ -69,6 +69,7 @@ def _needs(spec: RunSpec, name: str) -> str:
         "data.merges": (data.tokenizer == "moses-bpe", "the tokenizer moses-bpe"),
         "decoding.length_penalty": beam,
         "decoding.length_formula": beam,
+        "recipe.norm_epsilon": (getattr(spec.recipe, "norm", "") != "none", "a norm"),
         "training.batch_size": (batching != "tokens", "training.batching=random or length"),
         "training.batch_tokens": (batching == "tokens", "training.batching=tokens"),
         "training.teacher_forcing": (spec.recipe is None or isinstance(spec.recipe, GruRecipe), "a recurrent model"),

@@ -35,7 +35,8 @@ class DropoutSource:
         # On a CPU, drawing bits costs more than using them, and torch's generator is several times slower.
         count = mask.numel()
         drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
-        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=mask)
+        least = min(round(rate * 2**16), 2**16 - 1) - 2**15  # 2**15 is no int16
+        return torch.ge(torch.from_numpy(drawn).view(shape), least, out=mask)
 
 
 class Dropout(nn.Module):

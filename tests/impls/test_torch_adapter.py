@@ -67,3 +67,11 @@ def test_dropout_of_another_seed_or_update_is_another() -> None:
         source.restart(seed, update)
         masks.append(tuple(source.keep_mask((64,), 0.5).tolist()))
     assert len(set(masks)) == len(masks)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.99, 1 - 2**-17, 1 - 2**-30])
+def test_dropout_keeps_the_share_of_its_rate_up_to_the_largest_one(rate: float) -> None:
+    source = DropoutSource(torch.device("cpu"))
+    source.restart(0, 1)
+    kept = float(source.keep_mask((1_000, 1_000), rate).mean())
+    assert kept == pytest.approx(1 - rate, abs=2e-3)

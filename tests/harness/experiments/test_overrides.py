@@ -85,13 +85,14 @@ def test_last_setting_of_a_field_wins() -> None:
         ("data.seed", "data.tokenizer=sentencepiece-unigram"),
         ("decoding.length_penalty", "decoding.beam=2"),
         ("decoding.length_formula", "decoding.beam=2"),
+        ("recipe.norm_epsilon", "recipe.norm=rms"),
         ("training.batch_size", "training.batching=length"),
         ("training.batch_tokens", "training.batching=tokens"),
     ],
 )
 def test_setting_that_no_run_uses_is_refused(setting: str, use: str) -> None:
-    settings = ["data.corpus=multi30k", "data.tokenizer=moses-bpe", "training.batching=tokens"]
-    without = override(spec("learned_positions", TINY), settings)
+    others = ["data.corpus=multi30k", "data.tokenizer=moses-bpe", "recipe.norm=none", "training.batching=tokens"]
+    without = override(spec("learned_positions", TINY), others)
     if setting in ("data.merges", "training.batch_tokens"):
         without = override(without, ["data.tokenizer=spacy", "training.batching=random"])
     with pytest.raises(ValueError, match=f"^{setting} has no effect here: only .* uses it$"):
