@@ -332,7 +332,7 @@ def _trained_as_source(spec: RunSpec) -> bool:
 def _has_source_data(spec: RunSpec) -> bool:
     """Return whether direction, test set and words are the defaults, or the source's with the budget "source"."""
     source = suites.AS_SOURCE.get(spec.variant, ()) if spec.budget == "source" else ()
-    run = override(replace(spec, data=DataSpec()), source)
+    run = override(replace(spec, data=DataSpec(max_length=spec.data.max_length)), source)
     return all(getattr(spec.data, name) == getattr(run.data, name) for name in PUBLISHED_DATA)
 
 

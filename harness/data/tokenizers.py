@@ -212,7 +212,8 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
             r"smaller than required_chars\. \d+ vs (\d+)", str(error)
         )
         word = "at most" if bound and bound[0].startswith("<=") else "at least"
-        allowed = f"{word} {bound[1]}" if bound else " ".join(str(error).split())[-120:]
+        allowed = f"{word} {bound[1]}; give --set data.vocabulary_size={bound[1]}" if bound else ""
+        allowed = allowed or " ".join(str(error).split())[-120:]
         raise ValueError(
             f"vocabulary_size={vocabulary_size}: expected with {name} and this training text: {allowed}"
         ) from error

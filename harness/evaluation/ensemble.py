@@ -133,7 +133,8 @@ def shared_decoding(
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["batch_size"] = min(record.spec.decoding.batch_size for record in records)
     first, *others = [replace(record.spec.decoding, **changes) for record in records]
-    for name in (field.name for field in fields(DecodingSpec)):
+    unused = ("length_penalty", "length_formula") if first.beam == 1 else ()
+    for name in (field.name for field in fields(DecodingSpec) if field.name not in unused):
         values = [getattr(decoding, name) for decoding in (first, *others)]
         if any(value != values[0] for value in values):
             option = f": give --{name} (in Python: {name}=...)" if name in ("beam", "unknown") else ""

@@ -6,7 +6,7 @@ import hashlib
 import os
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -255,6 +255,18 @@ class RunSpec:
         digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
+
+
+def lengths_within(recipe: Recipe | None, data: DataSpec) -> dict[str, Any]:
+    """Return `data` and the default decoding of a `RunSpec`, with no more tokens than a recipe has positions."""
+    decoding = DecodingSpec()
+    positions = getattr(recipe, "max_length", None)
+    if positions is None:
+        return {"data": data, "decoding": decoding}
+    return {
+        "data": replace(data, max_length=min(data.max_length, positions)),
+        "decoding": replace(decoding, max_tokens=min(decoding.max_tokens, positions - 1)),
+    }
 
 
 def number_format(settings: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.experiments.overrides import override
-from harness.experiments.specs import Budget, DataSpec, RunSpec
+from harness.experiments.specs import Budget, DataSpec, RunSpec, lengths_within
 from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TUTORIAL
@@ -115,7 +115,7 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
         variant=variant,
         recipe=recipe if recipe is None else _at_size(variant, recipe, suite),
         training=training if suite.epochs is None else shortened(training, suite.epochs),
-        data=data,
+        **lengths_within(recipe, data),
         budget=budget,
         threads=threads,
         seed=seed,

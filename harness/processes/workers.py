@@ -20,6 +20,7 @@ from harness.processes.json_process import kill_group, start_module
 from harness.processes.progress import Event, from_line
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord, Status
+from harness.text import brief
 
 LINE_CHARACTERS = 100_000
 """The longest line that is read as an event."""
@@ -50,6 +51,13 @@ class ProcessSettings:
     resume_anyway: bool = False
     score_every: int = 0
     report_loss: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a text that no record can hold: it would be missed at the end of the training."""
+        for name in ("command", "note"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise ValueError(f"{name}={brief(text)}: expected text in UTF-8")
 
     def payload(self, spec: RunSpec) -> str:
         """Return the line of JSON from which a process reads its run: these settings and the `spec`."""

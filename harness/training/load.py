@@ -14,7 +14,7 @@ from typing import Any
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
-from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec
+from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec, lengths_within
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
@@ -59,7 +59,8 @@ def base_spec(
         if suite is not None or RECIPES.get(recipe.name) != recipe:
             training = size.training if suite else TRAININGS.get(recipe.name, TUTORIAL)
             training = suites.shortened(training, epochs)
-            return RunSpec(variant=recipe.name or "recipe", recipe=recipe, training=training, data=data, budget=budget)
+            settings: Any = {"training": training, "budget": budget, **lengths_within(recipe, data)}
+            return RunSpec(variant=recipe.name or "recipe", recipe=recipe, **settings)
         recipe_or_builder = recipe.name
     if isinstance(recipe_or_builder, str):
         variant = find_variant(recipe_or_builder)

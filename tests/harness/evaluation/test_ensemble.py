@@ -167,3 +167,11 @@ def test_decoding_settings_that_differ_need_an_option() -> None:
     longer = changed(decoding=DecodingSpec(max_tokens=60))
     with pytest.raises(ValueError, match=r"decoding.max_tokens=50, 60$"):
         shared_decoding([greedy, longer], beam=2)
+
+
+def test_greedy_search_needs_no_common_length_penalty() -> None:
+    greedy = changed(decoding=DecodingSpec())
+    power = changed(decoding=DecodingSpec(beam=5, length_formula="power", length_penalty=1.0))
+    assert shared_decoding([greedy, power], beam=1) == DecodingSpec()
+    with pytest.raises(ValueError, match=r"decoding.length_penalty=0.6, 1.0$"):
+        shared_decoding([greedy, power], beam=5)

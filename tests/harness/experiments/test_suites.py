@@ -11,7 +11,9 @@ import pytest
 
 from harness.data.dataset import prepare
 from harness.experiments import suites
+from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec
+from harness.training import load
 from impls import registry
 from impls.contract import Recipe, TransformerRecipe
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE, TUTORIAL
@@ -116,3 +118,15 @@ def test_own_recipe_of_another_family_has_the_size_of_a_suite_or_keeps_its_own(
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))
     run = suites.spec(suites.SUITES["quick"], "mine:MINE", budget="controlled", seed=0, data=DataSpec())
     assert {name: getattr(run.recipe, name) for name in size} == size
+
+
+def test_own_recipe_with_few_positions_gets_sentences_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(LEARNED_POSITIONS, name="mine", max_length=20)
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))
+    run = suites.spec(suites.SUITES["quick"], "mine:MINE", budget="source", seed=0, data=DataSpec(max_length=15))
+    assert (run.data.max_length, run.decoding.max_tokens) == (15, 19)
+    for suite in ("quick", None):
+        same = load.base_spec(recipe, suite, DataSpec(), 1)
+        assert (same.data.max_length, same.decoding.max_tokens) == (20, 19)
+    with pytest.raises(ValueError, match="data.max_length=21: expected at most recipe.max_length=20"):
+        override(run, ["data.max_length=21"])

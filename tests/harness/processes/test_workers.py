@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import spec
 
+import harness
 from harness.cli.main import parser
 from harness.processes.workers import ProcessSettings
 
@@ -17,6 +20,12 @@ def test_payload_line_holds_its_settings() -> None:
     value = json.loads(line)
     assert (line[-1], value.pop("spec")["variant"]) == ("\n", "counting_model:build")
     assert value == {"command": "a command", "note": "a note", **settings}
+
+
+@pytest.mark.parametrize("note", ["caf\udce9", 5])
+def test_note_that_no_record_can_hold_is_refused_before_the_training(note: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="^note=.*: expected text in UTF-8$"):
+        harness.run("counting_model:build", epochs=1, note=note, results=tmp_path)
 
 
 @pytest.mark.parametrize("words", ["run paper", "bench", "ablate --field norm"])
