@@ -229,7 +229,7 @@ class Runs:
         return heading if board.empty else f"{heading}\n{board.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        heading = f"<p>{len(self)} runs in {html.escape(str(self.results))}</p>"
+        heading = f"<p>{count(len(self), 'run')} in {html.escape(str(self.results))}</p>"
         mismatches = "".join(
             f"<p>Not comparable: {html.escape('; '.join(table.mismatches))}</p>"
             for table in self.analysis.tables

@@ -94,7 +94,8 @@ def document(
     analysis = analyse_bench(records, stored)
     tables, charted = analysis.tables, analysis.charted
     if not tables:
-        raise ValueError(f"there are no run records to report; train something first: {command_line('bench')}")
+        kind = "only pilots of a learning rate, which no table has" if records else "no run records to report"
+        raise ValueError(f"there are {kind}; train something first: {command_line('bench')}")
     records = [record for judged in charted for record in judged.table.records]
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",

@@ -158,6 +158,7 @@ def test_leaderboard_has_intervals_and_html() -> None:
     shown: str = runs._repr_html_()
     assert "<table" in shown
     assert "3 runs in" in shown
+    assert "1 run in" in runs[:1]._repr_html_()
 
 
 def test_compare_looks_among_filtered_runs_only() -> None:

@@ -150,6 +150,11 @@ def test_level_without_its_tuned_run_is_named() -> None:
     assert message in "\n".join(ablation_findings.warnings(analysed(partial)))
 
 
+def test_report_of_pilots_alone_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="there are only pilots of a learning rate, which no table has; train"):
+        bench_report.document([pilot(1e-3, [3.0])])
+
+
 def test_tuned_run_that_diverged_is_named() -> None:
     records = [
         not_completed(record)
