@@ -309,8 +309,8 @@ def run(
     """Train and measure one run in this process, or load it if it is finished already.
 
     Args:
-        recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or an importable function that builds
-            a model.
+        recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or a function that builds a model,
+            from a module with a file. In a notebook, write it with %%writefile mine.py, and import mine.
         corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
             default with `files`).
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.

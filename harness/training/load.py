@@ -65,7 +65,14 @@ def base_spec(
     if isinstance(recipe_or_builder, str):
         variant = find_variant(recipe_or_builder)
     elif hasattr(recipe_or_builder, "__qualname__"):
-        variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
+        module, name = recipe_or_builder.__module__, recipe_or_builder.__qualname__
+        # A run remembers the digest of this file. Without it, a function that has changed would get the old run.
+        if "<" in name or not getattr(sys.modules.get(module), "__file__", None):
+            raise ValueError(
+                f"{name!r} cannot be imported from a file, as a run needs it: write it into a module, such as mine.py, "
+                "and give mine.build or 'mine:build'"
+            )
+        variant = find_variant(f"{module}:{name}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
     return suites.spec(size, variant, budget=budget, seed=0, data=data)

@@ -42,6 +42,7 @@ results = translator.translate_batch(
     suppress_sequences={never},
 )
 translations = [result.hypotheses[0] for result in results]
+print(translations)
 """
 _HUGGINGFACE = """\
 import json
@@ -59,6 +60,7 @@ for tokens in sentences:
     row = [ids.get(word, 0) for word in ("<sos>", *tokens, "<eos>")]
     output = model.generate(torch.tensor([row]))[0].tolist()
     translations.append([target[number] for number in output if number not in (1, 2, 3)])
+print(translations)
 """
 _SAFETENSORS = """\
 import json
@@ -79,6 +81,7 @@ model = impls.build({recipe}(**config["recipe"]), len(source), len(target))
 model.set_weights(load_file("model.safetensors"))
 decoded = translate(model, encode(sentences, source), DecodingSpec(**config["decoding"]))
 translations = [[target[number] for number in translation.tokens] for translation in decoded.translations]
+print(translations)
 """
 _WEIGHTS_ALONE = """\
 from safetensors.numpy import load_file

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +368,12 @@ def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
             harness.run(other, results=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="paper"):
         harness.run("papr", results=tmp_path)
+
+
+def test_run_of_a_function_without_a_file_asks_for_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = types.ModuleType("notebook_without_a_file")
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    exec("def build(*sizes, **settings): ...", vars(notebook))
+    for builder in (vars(notebook)["build"], lambda *sizes, **settings: None):
+        with pytest.raises(ValueError, match="cannot be imported from a file.* give mine.build or 'mine:build'"):
+            harness.run(builder, results=tmp_path)

@@ -63,7 +63,7 @@ def in_words(prepared: Dataset) -> list[list[str]]:
 
 @pytest.mark.parametrize(("kind", "recipe"), CONVERTED, ids=lambda value: value if isinstance(value, str) else "")
 def test_export_translates_like_the_run(
-    kind: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs(kind)
     record, folder = stored(tmp_path, recipe), tmp_path / "exported"
@@ -77,6 +77,7 @@ def test_export_translates_like_the_run(
     names: dict[str, Any] = {"sentences": in_words(prepared)}
     exec(code(folder), names)
     assert names["translations"] == expected
+    assert f"{expected}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["ctranslate2", "huggingface", "safetensors"])
