@@ -192,8 +192,8 @@ def run_names(results: Path) -> list[str]:
     Raises:
         ValueError: The folder does not exist or has no run.
     """
-    bench = results_folders.command_on(results, "bench")
     if not results.is_dir():
+        bench = results_folders.command_on(results, "bench")
         raise ValueError(f"{results}: there is no such folder; train runs with: {bench}")
     traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, run_store.WEIGHTS)
     names = sorted(
@@ -203,7 +203,7 @@ def run_names(results: Path) -> list[str]:
         if any((path / trace).exists() for trace in traces) or checkpoint_files.exists(results, path.name)
     )
     if not names:
-        raise ValueError(f"{results}: there is no record in it; make some with: {bench}")
+        raise ValueError(run_store.no_record(results))
     return names
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.cli import folder_options, options, report_writing
 from harness.cli.console import say_json, warn
-from harness.storage import results_folders, run_store
+from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 SUMMARY = "write the report of all records"
@@ -36,8 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the report of all records. Returns 0, or 1 if a rule of `check` that needs no corpus fails."""
     records = run_store.records(arguments.results, complain=warn)
     if not records:
-        bench = results_folders.command_on(arguments.results, "bench")
-        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: {bench}")
+        raise ValueError(run_store.no_record(arguments.results))
     if arguments.json:
         say_json(_leaderboards(records, arguments.results))
         return 0

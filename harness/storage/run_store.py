@@ -31,7 +31,7 @@ from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.results_folders import RESULTS as RESULTS
-from harness.storage.results_folders import list_command
+from harness.storage.results_folders import command_on, list_command
 from harness.text import brief, did_you_mean, first_few
 from impls.contract import Arrays, Numbers
 
@@ -81,6 +81,16 @@ def nested_results(results: Path) -> list[Path]:
     """Return the folders in a folder of results that are folders of results themselves."""
     folders = {path.parents[1] for path in results.glob(f"*/*/{RECORD}")}
     return sorted(folder for folder in folders if not folder.name.startswith("."))
+
+
+def no_record(results: Path) -> str:
+    """Return the message for a folder without a run: what the folder is instead, or how to train runs."""
+    if (results / RECORD).is_file():
+        return f"{results}: the folder of one run; give the folder around it: --results {results.parent}"
+    advice = f"train runs with: {command_on(results, 'bench')}"
+    if inner := nested_results(results):
+        advice = f"folders in it have runs: give one as --results {first_few(inner)}"
+    return f"{results}: there is no record in it; {advice}"
 
 
 def own_folder(results: Path, run_id: str) -> Path:

@@ -319,6 +319,16 @@ def test_check_bad_input_gives_one_line(valid: Path, arguments: list[str], messa
     refused(["check", "--results", str(valid), *arguments], message)
 
 
+@pytest.mark.parametrize("command", ["check", "report"])
+def test_command_on_the_folder_of_a_run_or_of_experiments_says_which_to_give(
+    results: Path, command: str, refused: Refused
+) -> None:
+    run = next(results.glob("*/record.json")).parent
+    refused([command, "--results", str(run)], f"the folder of one run; give the folder around it: --results {results}")
+    message = f"there is no record in it; folders in it have runs: give one as --results {results}"
+    refused([command, "--results", str(results.parent)], message)
+
+
 @pytest.mark.parametrize("variant", ["learned_positions", "counting_model:build"])
 def test_check_trained_run_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
     monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
