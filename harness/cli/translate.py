@@ -37,7 +37,7 @@ EXAMPLES = (
     ("translate a file with beam search", "--run paper --file german.txt --beam 5"),
     ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund springt über einen Zaun.'"),
     ("translate with CTranslate2 and weights of 8 bits", "--run paper --engine ctranslate2 --compute-type int8 --test"),
-    ("score an ensemble of two runs on the test set", "--run paper --run learned_positions --test --beam 5"),
+    ("score an ensemble of two runs on the test set", "--run paper --run conv_ffn --test --beam 5"),
 )
 
 
