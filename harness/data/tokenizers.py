@@ -174,6 +174,8 @@ def tokenizer(name: str, language: str, **settings: Any) -> TextTokenizer:
 
 
 SENTENCEPIECE_SEEDS = 2**32
+"""The number of seeds of SentencePiece, whose seed has 32 bits."""
+
 SENTENCEPIECE_BYTES = 4192
 """SentencePiece's default of `max_sentence_length`, which leaves longer sentences out of the training text."""
 

@@ -46,6 +46,8 @@ JSON_DEPTH = 50
 """The largest nesting depth of JSON; records have a depth of five."""
 
 TRIES = 9
+"""How often a folder is made again that another process removes."""
+
 T = TypeVar("T")
 
 _CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
