@@ -1,6 +1,6 @@
 """Linear layers that are faster without gradients on a CPU, because they keep a copy of their weight for oneDNN.
 
-Multiplying few rows with a weight takes up to twice as long in the layout in which it is trained, [out,in], as in the
+Multiplying a batch with a weight takes up to twice as long in the layout in which it is trained, [out,in], as in the
 layout of oneDNN's own kernels (measured on an AMD EPYC). The copy is made at the first product and again whenever the
 weight has changed.
 """
@@ -18,10 +18,18 @@ from impls.pytorch.cpu_kernels import is_exact_inference
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this build of torch has the kernels. They are not public; `torch.compile` uses them in the same way."""
 
+LEAST_ROWS = 6
+"""For fewer rows, oneDNN's kernels take longer than the ordinary product (for one, twice as long on a Xeon)."""
+
 
 def is_packable(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether to multiply with a packed weight: float32 on a CPU, without gradients or lower precision."""
-    return AVAILABLE and weight.dtype == torch.float32 and is_exact_inference(x)
+    """Return whether to multiply with a packed weight: `LEAST_ROWS` rows in float32 on a CPU, without gradients."""
+    return (
+        AVAILABLE
+        and x.numel() >= LEAST_ROWS * weight.shape[1]
+        and weight.dtype == torch.float32
+        and is_exact_inference(x)
+    )
 
 
 class PackedWeight:

@@ -40,13 +40,13 @@ def test_packed_linear_with_gradients_leaves_them_to_torch(layer: Any) -> None:
 
 
 def test_packed_linear_after_a_change_uses_the_new_weight(layer: Any) -> None:
-    x = torch.ones(2, 16)
+    x = torch.ones(8, 16)
     with torch.no_grad():
         layer(x)
         layer.weight.detach()[0].fill_(1)
-        torch.testing.assert_close(layer(x)[:, 0], 16 + layer.bias[:1].expand(2))
+        torch.testing.assert_close(layer(x)[:, 0], 16 + layer.bias[:1].expand(8))
         layer.weight = torch.nn.Parameter(torch.zeros(33, 16))
-        torch.testing.assert_close(layer(x), layer.bias.expand(2, 33))
+        torch.testing.assert_close(layer(x), layer.bias.expand(8, 33))
 
 
 @pytest.mark.parametrize("name", ["learned_positions", "paper", "tuned", "bahdanau_gru", "torch_reference"])
@@ -61,10 +61,11 @@ def test_model_after_an_update_scores_with_the_new_weights(name: str) -> None:
     np.testing.assert_allclose(after, other.logits(batch.source, batch.target_in), rtol=0, atol=1e-6)
 
 
-def test_packing_is_for_exact_products_without_gradients_alone(layer: Any) -> None:
-    x = torch.ones(2, 16)
+def test_packing_is_for_exact_products_of_many_rows_without_gradients_alone(layer: Any) -> None:
+    x = torch.ones(2, 3, 16)
     with torch.no_grad():
         assert packed_linear.is_packable(x, layer.weight)
+        assert not packed_linear.is_packable(x[:1], layer.weight)
         assert not packed_linear.is_packable(x.double(), layer.weight.double())
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert not packed_linear.is_packable(x, layer.weight)
