@@ -139,7 +139,7 @@ def learning_curves(curves: Sequence[Panel], chart: CurveChart, *, layout: Layou
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
     first_field = next(iter(chart.lines))
-    width, per_row, panel_height, longest = (NARROW, 2, 1.7, 21) if layout == "narrow" else (11, 4, 2.5, 27)
+    width, per_row, panel_height, longest = (NARROW, 2, 1.7, 19) if layout == "narrow" else (11, 4, 2.5, 27)
     height = math.ceil(len(curves) / per_row)
     least = 1 if layout == "narrow" else 2
     columns = max(math.ceil(len(curves) / height), least)  # 3 and 2 panels rather than 4 and 1
