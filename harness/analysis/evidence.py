@@ -225,7 +225,7 @@ def _remarks(
     remarks = [] if seeds or len(rows) < 2 else ["No seed is common to all rows: nothing can be compared."]
     for row in evidence if seeds else ():
         if unused := [seed for seed in row.seeds if seed not in seeds]:
-            remarks.append(f"{row.label}: {named_seeds(unused)} left out: not present in every row.")
+            remarks.append(f"{row.label}: {named_seeds(unused)} left out of the differences: not present in every row.")
     if len(seeds) == 1:
         tested = "p-values are over these test sentences alone" if usable.any() else "nothing is tested"
         remarks.append(f"One seed: seed noise is unknown; {tested}.")

@@ -157,16 +157,14 @@ class RunTable:
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
         sources = "its source" if len(retrained) == 1 else "their sources"
         changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
+        other_data = dict.fromkeys(name for _, spec in specs for name in _other_data(spec))
         reasons = (
             (data.corpus != "multi30k", f"the corpus is {data.corpus}, not Multi30k"),
             (data.training_pairs is not None, f"{data.training_pairs or 0:,} training pairs only"),
             (any(_is_reduced(record.spec) for record in self.records), _reduced_size(self.records)),
             (short, f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}"),
             (retrained, f"not trained as in {sources}{self._unless_all(retrained, ' ({})')}"),
-            (
-                not all(_has_source_data(spec) for _, spec in specs),
-                f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})",
-            ),
+            (other_data, f"data settings other than the published ones ({', '.join(other_data)})"),
             (changed, f"recipe settings other than the variant's own ({', '.join(changed)})"),
             (not any(row.completed for row in self.rows), "no run completed"),
         )
@@ -329,11 +327,11 @@ def _trained_as_source(spec: RunSpec) -> bool:
     )
 
 
-def _has_source_data(spec: RunSpec) -> bool:
-    """Return whether direction, test set and words are the defaults, or the source's with the budget "source"."""
+def _other_data(spec: RunSpec) -> list[str]:
+    """Return the settings of direction, test set and words that are not the default, or not the source's own."""
     source = suites.AS_SOURCE.get(spec.variant, ()) if spec.budget == "source" else ()
     run = override(replace(spec, data=DataSpec(max_length=spec.data.max_length)), source)
-    return all(getattr(spec.data, name) == getattr(run.data, name) for name in PUBLISHED_DATA)
+    return [name for name in PUBLISHED_DATA if getattr(spec.data, name) != getattr(run.data, name)]
 
 
 def _is_joint(spec: RunSpec) -> bool:

@@ -123,8 +123,7 @@ class BenchAnalysis:
     """The complete analysis of a set of runs, computed once for all renderers.
 
     Attributes:
-        tables: The tables. In those of the budget "source" rows may have different seeds, but not one beside several;
-            in all others the rows have the same seeds.
+        tables: The tables. The rows of each have the same seeds, so that means, ranks and tests are over the same runs.
         charted: The same runs with every row at all of its seeds in one table, for curves and translations.
     """
 
@@ -168,15 +167,7 @@ def analyse_bench(records: Iterable[RunRecord], results: Path | StoredFiles | No
 
 def compared_tables(table: RunTable, mismatches: Iterable[Mismatch]) -> list[RunTable]:
     """Return the tables whose rows are compared: `table`, its parts of equal seeds, or none if it is not comparable."""
-    if {mismatch.kind for mismatch in mismatches} - {"seeds"}:
-        return []
-    return [table] if table.budget == "source" and not _some_have_one_seed(table) else _by_seeds(table)
-
-
-def _some_have_one_seed(table: RunTable) -> bool:
-    """Return whether rows with one seed, which have no spread to test, are beside rows with several."""
-    seeds = {len(own) for own in map(finished_seeds, table.rows) if own}
-    return 1 in seeds and len(seeds) > 1
+    return [] if {mismatch.kind for mismatch in mismatches} - {"seeds"} else _by_seeds(table)
 
 
 def finished_seeds(row: TableRow) -> frozenset[int]:

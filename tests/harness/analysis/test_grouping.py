@@ -112,7 +112,12 @@ def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict
     assert any(reason == "not trained as in its source" for reason in table.departures) == departs
 
 
+def test_departures_name_only_the_data_settings_that_differ() -> None:
+    (table,) = groups([record(data=DataSpec(direction="en-de", minimum_frequency=1))])
+    assert table.departures == ("data settings other than the published ones (direction, minimum_frequency)",)
+
+
 def test_departures_of_a_recipe_with_fewer_positions_than_the_usual_length() -> None:
     recipe = replace(RECIPES["learned_positions"], max_length=60)  # type: ignore[call-arg]
     (table,) = groups([record(recipe=recipe, data=DataSpec(max_length=60))])
-    assert not any("not the published direction" in reason for reason in table.departures)
+    assert not any("data settings" in reason for reason in table.departures)

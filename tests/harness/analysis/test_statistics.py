@@ -232,7 +232,7 @@ def test_compare_rows_only_common_seeds_count_and_unused_ones_are_named() -> Non
     assert (table.seeds, difference.n) == ((1, 3), 2)
     expected = [full.values[1] - shorter.values[1], full.values[3] - shorter.values[0]]  # type: ignore[operator]
     assert difference.mean == pytest.approx(np.mean(expected))
-    assert table.remarks[0] == "r0: seeds 0, 2 left out: not present in every row."
+    assert table.remarks[0] == "r0: seeds 0, 2 left out of the differences: not present in every row."
     assert "Two seeds: both values are shown; there is no interval and no test." in table.remarks
 
 
