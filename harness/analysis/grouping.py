@@ -16,7 +16,7 @@ from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.storage.records import EpochRecord, RunRecord
-from harness.text import count, short_line
+from harness.text import count, first_few, short_line
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 Item = TypeVar("Item")
@@ -165,7 +165,7 @@ class RunTable:
             (short, f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}"),
             (retrained, f"not trained as in {sources}{self._unless_all(retrained, ' ({})')}"),
             (other_data, f"data settings other than the published ones ({', '.join(other_data)})"),
-            (changed, f"recipe settings other than the variant's own ({', '.join(changed)})"),
+            (changed, f"recipe settings other than the variant's own{self._unless_all(changed, ' ({})')}"),
             (not any(row.completed for row in self.rows), "no run completed"),
         )
         return tuple(reason for applies, reason in reasons if applies)
@@ -186,8 +186,8 @@ class RunTable:
         return tuple(caveats)
 
     def _unless_all(self, labels: Sequence[str], form: str) -> str:
-        """Return the labels of some rows in `form`, or an empty string if these are all rows."""
-        return "" if len(labels) == len(self.rows) else form.format(", ".join(labels))
+        """Return the first labels of some rows in `form`, or an empty string if these are all rows."""
+        return "" if len(labels) == len(self.rows) else form.format(first_few(labels))
 
 
 def record_notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
