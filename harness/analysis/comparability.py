@@ -77,11 +77,15 @@ def disagreements(sides: Sequence[Side]) -> list[Mismatch]:
     for name, same in group_by(mismatches, lambda mismatch: mismatch.name.partition(", seed ")[0]).items():
         lines = dict.fromkeys(mismatch.sides for mismatch in same)
         differences.append(Mismatch(same[0].kind, name, " | ".join(itertools.islice(lines, MOST_LINES))))
-    seeds = {side.letter: ", ".join(map(str, side.seeds)) or "none" for side in sides}
-    if budget != "source" and len(set(seeds.values())) > 1:
-        values = "; ".join(f"{side_seeds} in {letter}" for letter, side_seeds in seeds.items())
-        differences.append(Mismatch("seeds", "seeds", values))
+    if budget != "source" and len({side.seeds for side in sides}) > 1:
+        differences.append(Mismatch("seeds", "seeds", "; ".join(map(_seeds, sides))))
     return differences
+
+
+def _seeds(side: Side) -> str:
+    """Return the seeds of a side, and those of its unfinished runs: "0, 1 in B, seed 2 interrupted"."""
+    unfinished = [f"seed {run.record.spec.seed} {run.record.status}" for run in side.runs if run not in side.ended]
+    return ", ".join([f"{', '.join(map(str, side.seeds)) or 'none'} in {side.letter}", *unfinished])
 
 
 def is_unpaired(difference: Mismatch) -> bool:

@@ -13,7 +13,7 @@ from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.evidence import number_or_nan
-from harness.analysis.grouping import measure, stop_early
+from harness.analysis.grouping import group_by, measure, stop_early
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_tables import MAIN, SECOND, status
@@ -59,10 +59,8 @@ def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
     tuned = all(effects.study is not study for effects in studies)
     rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
-    setting = _setting(study)
     return (
-        f"{start}Measured {setting[0].lower()}{setting[1:]}{rate}; other sizes and longer training may rank the fields "
-        "differently."
+        f"{start}Measured {_setting(study)}{rate}; other sizes and longer training may rank the fields differently."
     )
 
 
@@ -122,7 +120,7 @@ def _setting(study: Study) -> str:
     most = "at most " * stop_early(study.records)
     length = most + (count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch"))
     return (
-        f"On {spec.data.corpus} {spec.data.direction}{data}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
+        f"on {spec.data.corpus} {spec.data.direction}{data}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
         f"{length}, {count(len(study.seeds), 'seed')}"
     )
 
@@ -240,11 +238,10 @@ def limits(analysis: Analysis) -> list[str]:
         return []
     settings = "; ".join(dict.fromkeys(_setting(effects.study) for effects in studies))
     lines = [
-        f"Measured {settings[0].lower()}{settings[1:]}. Larger models, other text or longer training may rank the "
-        "levels differently.",
+        f"Measured {settings}. Larger models, other text or longer training may rank the levels differently.",
         _seed_limit(studies),
         *of_test_set([record for effects in studies for record in effects.study.records]),
-        _rate_limit(studies),
+        *_rate_limits(studies),
         _cost_limit(studies),
         "The runs shared their machine, so their speeds are not compared.",
         f"{Conclusion.INCONCLUSIVE.symbol} does not mean no effect: the interval says how large it may be.",
@@ -286,17 +283,24 @@ def _seed_limit(studies: Sequence[StudyEffects]) -> str:
     )
 
 
-def _rate_limit(studies: Sequence[StudyEffects]) -> str:
-    tuned = next((effects.tuned for effects in studies if effects.tuned is not None), None)
-    if tuned is None:
+def _rate_limits(studies: Sequence[StudyEffects]) -> list[str]:
+    """Return how learning rates were chosen; the titles of the studies come first if they differ in it."""
+    by_text = group_by(studies, _rate_limit)
+    if len(by_text) == 1:
+        return list(by_text)
+    return [f"{listed([effects.study.title for effects in same])}: {text}" for text, same in by_text.items()]
+
+
+def _rate_limit(effects: StudyEffects) -> str:
+    if effects.tuned is None:
         return (
             "All recipes have the training settings of the base, and none was tuned: a recipe that needs another "
             "learning rate, warm-up or initialisation looks worse than it is."
         )
-    ranked = "with" if all(effects.ranked is not effects for effects in studies) else "without"
+    ranked = "without" if effects.ranked is effects else "with"
     return (
-        f"Learning rates were chosen from a grid ({tables.pilots_text(tuned)}): the best rate of one seed, or of a "
-        "shorter run, may not be that of the others. Warm-up, dropout and all other settings were not tuned. The "
+        f"Learning rates were chosen from a grid ({tables.pilots_text(effects.tuned)}): the best rate of one seed, or "
+        "of a shorter run, may not be that of the others. Warm-up, dropout and all other settings were not tuned. The "
         f"headline and the ranking use the effects {ranked} tuning."
     )
 

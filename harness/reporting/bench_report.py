@@ -35,8 +35,7 @@ MAIN_METRICS = ("bleu_sacre", "test_perplexity")
 """The metrics with a chart and a matrix of differences."""
 AGREEMENTS = {
     "controlled": "data settings and files, vocabularies, token ids, test set, decoding, signatures, training "
-    "settings, updates, seeds, the stream of batches, and every initial tensor that two recipes share by name and "
-    "shape",
+    "settings, {batches}, and every initial tensor that two recipes share by name and shape",
     "source": "data files, test set and signatures. Whether translations may contain unknown words is part of each "
     "source's search",
     "tuned": "everything that agrees in a controlled table, except the learning rate",
@@ -123,10 +122,9 @@ def document(
 def _agreement(judged: TableAnalysis) -> str:
     """Return the settings that all runs of a comparable table share."""
     table = judged.table
-    agreement = AGREEMENTS[table.budget]
-    if stop_early(table.records):
-        agreement = agreement.replace("updates, seeds, the stream of batches", "seeds, the batches of the first epoch")
-    text = f"{table.heading}: {agreement}."
+    early = stop_early(table.records)
+    batches = "seeds, the batches of the first epoch" if early else "updates, seeds, the stream of batches"
+    text = f"{table.heading}: {AGREEMENTS[table.budget].format(batches=batches)}."
     external = [row.label for row in table.rows if any(record.spec.recipe is None for record in row.records)]
     if external and table.budget == "controlled":
         text += f" Without a recipe, and so not compared in their initial weights: {', '.join(external)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Heading, Items, Table, Text
@@ -28,7 +29,7 @@ ESCAPES = str.maketrans(
         "*": "{*}",
         "`": r"\textasciigrave{}",
         "−": "$-$",
-        "–": "--",
+        "–": r"\textendash{}",
         "×": r"$\times$",
         "·": r"$\cdot$",
         "↑": r"$\uparrow$",
@@ -41,6 +42,9 @@ ESCAPES = str.maketrans(
     }
 )
 """Replacements of characters that LaTeX lacks or interprets. A bracket or star after a row's end would be an option."""
+
+LIGATURES = re.compile(r"([-',])(?=\1)")
+"""Characters before the same character, which T1 fonts would set as one: a dash or a quotation mark."""
 
 
 def blocks(content: Sequence[Block]) -> str:
@@ -65,8 +69,8 @@ def _sentences(content: Sequence[Block]) -> tuple[str, ...]:
 
 
 def escape(text: str) -> str:
-    """Return text with the special characters of LaTeX escaped."""
-    return long_line(text).translate(ESCAPES)
+    """Return text with the special characters of LaTeX escaped, and without its ligatures, such as two hyphens."""
+    return LIGATURES.sub(r"\1{}", long_line(text).translate(ESCAPES))
 
 
 def _table(table: Table, caption: str, notes: Sequence[str]) -> str:

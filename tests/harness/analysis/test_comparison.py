@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -186,6 +187,15 @@ def test_disagreements_in_seeds_and_training_are_those_of_controlled_sides_alone
             run_store.save_record(tmp_path, record(variant, seed, budget=budget))
     found = comparability.disagreements(selection.find([FIRST, "paper"], tmp_path, complain=pytest.fail))
     assert [disagreement.name for disagreement in found] == names
+
+
+def test_seeds_that_differ_because_a_run_is_unfinished_are_refused_with_its_status(tmp_path: Path) -> None:
+    for variant, seed in itertools.product((FIRST, SECOND), range(2)):
+        run_store.save_record(tmp_path, record(variant, seed))
+    interrupted = replace(record(SECOND, 1), status="interrupted", reason="interrupted by SIGINT", scores={})
+    run_store.save_record(tmp_path, interrupted)
+    with pytest.raises(ValueError, match=r"they differ in seeds \(0, 1 in A; 0 in B, seed 1 interrupted\)\. To "):
+        compared(tmp_path)
 
 
 def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:

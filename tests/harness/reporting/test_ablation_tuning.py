@@ -19,6 +19,7 @@ from harness.analysis.grouping import groups
 from harness.audit import plausibility_rules, row_difference_rules
 from harness.audit.run_folder import Skipped
 from harness.audit.table_rules import ComparedRuns
+from harness.experiments.specs import DataSpec
 from harness.reporting import ablation_findings, ablation_report, ablation_tables, bench_report, render_text
 from harness.storage.records import RunRecord
 from impls.contract import Training, TransformerRecipe
@@ -97,6 +98,16 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
     assert dict(zip(rows.learning_rates, rows.effect.round(1), strict=True)) == {"untuned": 0.5, "tuned": -0.2}
     html = (tmp_path / "index.html").read_text()
     assert sum(record.id in html for record in records) == len(records)
+
+
+def test_limits_tell_which_of_two_studies_was_tuned() -> None:
+    other = [run for run in tuned_runs(data=DataSpec(direction="en-de")) if run.spec.budget == "controlled"]
+    analysis = analysed([*tuned_runs(), *other])
+    of_rates = [line for line in ablation_findings.limits(analysis) if "tuned" in line]
+    assert [line.partition(": ")[0] for line in of_rates] == [effects.study.title for effects in analysis.studies]
+    assert "multi30k de-en" in of_rates[0]
+    assert of_rates[0].endswith("The headline and the ranking use the effects with tuning.")
+    assert "none was tuned" in of_rates[1]
 
 
 @pytest.mark.parametrize(

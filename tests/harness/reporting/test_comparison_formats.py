@@ -102,6 +102,7 @@ def test_latex_escapes_commands() -> None:
     assert render_latex.escape(r"\a{b}_&%$#~^") == (
         r"\textbackslash{}a\{b\}\_\&\%\$\#\textasciitilde{}\textasciicircum{}"
     )
+    assert render_latex.escape("--allow a-b '' ,, ---") == "-{}-allow a-b '{}' ,{}, -{}-{}-", "ligatures of T1 fonts"
     assert render_latex.escape("▲ ▼ † ⁇").isascii(), "LaTeX has no glyphs for the symbols of conclusions"
     latex = render_latex.blocks([Heading("100 %"), Table("lp", ("a", "b"), (("[x]", "*"),)), Items(("n_1",))])
     assert_well_formed(latex)
