@@ -240,14 +240,14 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
     """Yield the sentences: all at once, or in blocks from standard input."""
     if arguments.sentence and arguments.file:
         raise ValueError(f"--file {arguments.file}: give either a file or sentences")
+    from harness.data import text_files
+
     if arguments.sentence:
-        sentences = [" ".join(sentence.split()) for sentence in arguments.sentence]
+        sentences = text_files.stripped(" ".join(sentence.splitlines()) for sentence in arguments.sentence)
         if "" in sentences:
             raise ValueError(f"sentence {sentences.index('') + 1} of {len(sentences)} is empty; give at least one word")
         yield sentences
         return
-    from harness.data import text_files
-
     if arguments.file:
         yield text_files.stripped(text_files.lines(text_files.read(str(arguments.file)), str(arguments.file)))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,22 @@ def test_translate_with_a_variant_uses_its_latest_run(
     assert with_two.out == printed.out
     assert not printed.err
     assert f"using {record.id}, the latest of 2 runs of learned_positions" in with_two.err
+
+
+def test_translate_reads_an_argument_as_a_line_of_a_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[str]] = []
+    original = dataset.encode
+
+    def encode(prepared: dataset.Dataset, sentences: Sequence[str]) -> dataset.Encoded:
+        read.append(list(sentences))
+        return original(prepared, sentences)
+
+    monkeypatch.setattr(dataset, "encode", encode)
+    Path("text").write_text(" Ein  Hund \n", encoding="utf-8")
+    results, record = trained
+    for words in ([" Ein  Hund "], ["Ein \nHund"], ["--file", "text"]):
+        assert main(["translate", "--results", str(results), "--run", record.id, *words]) == 0
+    assert read == [["Ein  Hund"]] * 3
 
 
 def test_translate_draws_attention(trained: Trained) -> None:
