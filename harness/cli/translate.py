@@ -224,15 +224,15 @@ def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Data
     """Draw the cross attention of a single sentence."""
     from harness.reporting.concept_plots import attention_heat_map
 
-    tokens = decoded.translations[0].tokens
-    target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
+    translation = decoded.translations[0]
+    target: Ids = np.array([[SOS, *translation.tokens]], dtype=np.int32)
     weights = model.cross_attention(encoded.ids[0][None], target)[0]
     if not weights.size:
         raise ValueError(f"--attention {image}: the model has no attention")
     source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
     start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
-    words = [dataset.target_words[token] for token in tokens]
-    attention_heat_map(weights, [start, *source_words, end], [*words, end], image)
+    words = [dataset.target_words[token] for token in translation.tokens] + [end] * translation.finished
+    attention_heat_map(weights[:, :, : len(words)], [start, *source_words, end], words, image)
     say(f"Attention: {image}")
 
 
