@@ -247,8 +247,9 @@ def _known(name: str) -> str:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    by_lower = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 # Baselines ------------------------------------------------------------------------------------------------------------

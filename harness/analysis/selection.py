@@ -146,11 +146,9 @@ def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...
     runs = [run for run in stored if run.record.spec.variant == prefix]
     runs = runs or [run for run in stored if prefix and run.record.id.startswith(prefix)]
     if not runs:
-        hint = did_you_mean(prefix, dict.fromkeys(run.record.spec.variant for run in stored))
-        raise ValueError(
-            f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}; "
-            f"{results_folders.list_command(results)}"
-        )
+        variants = dict.fromkeys(run.record.spec.variant for run in stored)
+        hint = did_you_mean(prefix, variants) or f"; {results_folders.list_command(results)}"
+        raise ValueError(f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}")
     for choice in filter(None, selection.split(",")):
         runs = _narrowed(name, runs, choice)
     return tuple(sorted(runs, key=lambda run: run.record.spec.seed))

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from harness.analysis.fairness import DIGESTS
 from harness.audit.run_folder import StoredRun, skip_unless
 from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
+from harness.storage.records import RunRecord
 from impls.contract import TransformerRecipe
 
 SHARE, FEWEST_LOSSES = 0.01, 3
@@ -64,7 +66,7 @@ class _Results:
 
     @functools.cached_property
     def effective(self) -> str:
-        return _effective(self.spec)
+        return _effective(self.stored.record)
 
     @functools.cached_property
     def distinct(self) -> npt.NDArray[np.bool_]:
@@ -188,13 +190,16 @@ def _suspicious(sentences: int) -> float:
     return max(min(FEWEST_LOSSES, sentences), SHARE * sentences)
 
 
-def _effective(spec: RunSpec) -> str:
+def _effective(record: RunRecord) -> str:
     """Return the settings that change the trained weights, as text.
 
     The others: an earlier end may keep the same best epoch, a convolution of width 1 is a linear layer, an absent norm
-    has no order, only learned positions depend on the maximum length, and a GPU ignores threads.
+    has no order, only learned positions depend on the maximum length, and a GPU ignores threads. Of the data only the
+    vocabularies and ids count: two tokenizers may split a text alike.
     """
-    settings = to_json(spec)
+    spec, settings = record.spec, to_json(record.spec)
+    digests = [record.fingerprints.get(name) for name in DIGESTS]
+    settings["data"] = digests if all(digests) else settings["data"]
     recipe = settings["recipe"]
     if isinstance(spec.recipe, TransformerRecipe):
         recipe |= {

@@ -120,8 +120,8 @@ def _explain(code: str) -> int:
     by_code = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES, *rerun_rules.WARNINGS)}
     rule = by_code.get(code.upper())
     if rule is None:
-        hint = did_you_mean(code.upper(), by_code)
-        raise ValueError(f"--explain {code}: no rule has this code{hint}; --verbose lists all codes")
+        hint = did_you_mean(code.upper(), by_code) or "; --verbose lists all codes"
+        raise ValueError(f"--explain {code}: no rule has this code{hint}")
     say(f"{rule.code} {rule.name}: {rule.sentence}")
     if rule.needs_corpus:
         say("It needs the corpus, and is skipped if the corpus is not available.")

@@ -10,7 +10,7 @@ import argparse
 
 from harness.cli import folder_options
 from harness.cli.console import say, warn
-from harness.storage import leftovers
+from harness.storage import leftovers, results_folders
 from harness.text import count
 
 SUMMARY = "remove leftovers of killed processes"
@@ -31,6 +31,8 @@ def command(arguments: argparse.Namespace) -> int:
     """List the leftovers with their sizes and remove them. Returns 0, or 1 if one cannot be removed."""
     from harness.data import cache
 
+    if arguments.results != results_folders.RESULTS and not arguments.results.is_dir():
+        raise ValueError(f"{arguments.results}: there is no such folder")
     removed, total_bytes, failed = 0, 0, 0
     for leftover in [*leftovers.of_results(arguments.results), *cache.leftovers()]:
         size_bytes = leftover.size_bytes

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compare stored with recomputed scores. Returns 0, or 1 if one differs or a record cannot be read."""
+    """Compare stored with recomputed scores. Returns 0, or 1 if one differs or a run cannot be read or scored."""
     results: Path = arguments.results
     library = translation_engine.uses_library(arguments)
     unreadable: list[str] = []
@@ -69,17 +69,25 @@ def command(arguments: argparse.Namespace) -> int:
         warn(complaint)
     if not chosen:
         raise ValueError(f"there is no completed run in {results}: name a folder with --results")
-    rescored = []
+    rescored: list[_Rescored] = []
+    faults: dict[str, Exception] = {}
     with tokenizer_process.one_process():
         for record in chosen:
-            if not arguments.json:
-                say(f"{record.id}:")
-            rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
+            try:
+                rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
+            except (ValueError, OSError) as error:
+                faults[record.id] = error
+                continue
             if not arguments.json:
                 _say(rescored[-1])
+    if not rescored:
+        raise next(iter(faults.values()))
     if arguments.json:
         say_json([_json(run) for run in rescored])
-    return int(bool(unreadable) or (not library and any(run.differences for run in rescored)))
+    for run_id, fault in faults.items():
+        warn(f"{run_id}: not scored: {fault}")
+    differ = not library and any(run.differences for run in rescored)
+    return int(bool(unreadable) or bool(faults) or differ)
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,7 @@ def _rescore(record: RunRecord, results: Path) -> _Rescored:
 
 def _say(run: _Rescored) -> None:
     """Print every score of a run, and what differs from its record."""
+    say(f"{run.record.id}:")
     for name, value in run.scores.values.items():
         signature, stored = run.scores.signatures[name], run.record.signatures.get(name)
         remark = f"   the record says {run.record.scores.get(name)}" if name in run.wrong_scores else ""

@@ -224,15 +224,15 @@ def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Data
     """Draw the cross attention of a single sentence."""
     from harness.reporting.concept_plots import attention_heat_map
 
-    tokens = decoded.translations[0].tokens
-    target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
+    translation = decoded.translations[0]
+    target: Ids = np.array([[SOS, *translation.tokens]], dtype=np.int32)
     weights = model.cross_attention(encoded.ids[0][None], target)[0]
     if not weights.size:
         raise ValueError(f"--attention {image}: the model has no attention")
     source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
     start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
-    words = [dataset.target_words[token] for token in tokens]
-    attention_heat_map(weights, [start, *source_words, end], [*words, end], image)
+    words = [dataset.target_words[token] for token in translation.tokens] + [end] * translation.finished
+    attention_heat_map(weights[:, :, : len(words)], [start, *source_words, end], words, image)
     say(f"Attention: {image}")
 
 
@@ -240,14 +240,14 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
     """Yield the sentences: all at once, or in blocks from standard input."""
     if arguments.sentence and arguments.file:
         raise ValueError(f"--file {arguments.file}: give either a file or sentences")
+    from harness.data import text_files
+
     if arguments.sentence:
-        sentences = [" ".join(sentence.split()) for sentence in arguments.sentence]
+        sentences = text_files.stripped(" ".join(sentence.splitlines()) for sentence in arguments.sentence)
         if "" in sentences:
             raise ValueError(f"sentence {sentences.index('') + 1} of {len(sentences)} is empty; give at least one word")
         yield sentences
         return
-    from harness.data import text_files
-
     if arguments.file:
         yield text_files.stripped(text_files.lines(text_files.read(str(arguments.file)), str(arguments.file)))
         return

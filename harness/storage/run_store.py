@@ -162,8 +162,8 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
         raise ValueError(f"run {prefix!r}: {len(matches)} ids begin with it ({first_few(matches, 4)})")
     if not matches:
         variants = dict.fromkeys(run_id.partition("-")[0] for run_id in ids)
-        near = did_you_mean(prefix, variants)
-        raise ValueError(f"run {prefix!r}: there is none in {results}{near}; {list_command(results)}")
+        hint = did_you_mean(prefix, variants) or f"; {list_command(results)}"
+        raise ValueError(f"run {prefix!r}: there is none in {results}{hint}")
     return matches[0]
 
 

@@ -104,9 +104,13 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     """Return a run with a seed, and with settings by their dotted names. Raises: ValueError, as `override`."""
     if not isinstance(settings, Mapping | None):
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
-    for name, advice in (("variant", "give it as the first argument"), ("budget", "choose it with or without suite")):
+    for name, advice in (
+        ("variant", "the variant is no setting; give it as the first argument"),
+        ("budget", "the budget is no setting; choose it with or without suite"),
+        ("data.corpus", "data.corpus: give corpus=..., which also chooses the tokenizer"),
+    ):
         if name in (settings or {}):
-            raise ValueError(f"settings: the {name} is no setting; {advice}")
+            raise ValueError(f"settings: {advice}")
     values = {"seed": seed, **(settings or {})}
     changed = override(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
     for name in values:

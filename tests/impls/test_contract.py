@@ -174,6 +174,7 @@ def test_variant_has_registered_name_and_source() -> None:
         ("impls.recipes", "'impls.recipes' does not name an object: write package.module:NAME"),
         ("no_such_module:X", "'no_such_module:X': there is no module 'no_such_module'"),
         ("impls.recipes:PAPPER", "'impls.recipes:PAPPER': impls.recipes has no 'PAPPER'; did you mean 'PAPER'?"),
+        ("impls.recipes:tuned", "'impls.recipes:tuned': impls.recipes has no 'tuned'; did you mean 'TUNED'?"),
         ("impls.recipes:Zzzzz", "'impls.recipes:Zzzzz': impls.recipes has no 'Zzzzz'"),
     ],
 )

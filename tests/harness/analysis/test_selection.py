@@ -109,3 +109,4 @@ def test_unknown_side_is_refused_in_one_line(variant_pair: Path, words: list[str
         selection.find(words, variant_pair, complain=pytest.fail)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert "?;" not in str(refusal.value), "a question is the end"

@@ -329,10 +329,15 @@ def test_command_on_the_folder_of_a_run_or_of_experiments_says_which_to_give(
     refused([command, "--results", str(results.parent)], message)
 
 
-@pytest.mark.parametrize("variant", ["learned_positions", "counting_model:build"])
-def test_check_trained_run_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "peak_rate"),
+    [("learned_positions", TRAINING.peak_rate), ("learned_positions", 0.0), ("counting_model:build", 1.0)],
+)
+def test_check_trained_run_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, peak_rate: float
+) -> None:
     monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
-    settings = replace(TRAINING, averaged_epochs=2, label_smoothing=0.1)
+    settings = replace(TRAINING, peak_rate=peak_rate, averaged_epochs=2, label_smoothing=0.1)
     recipe = None if ":" in variant else TINY
     record = train.run(spec(variant, recipe, training=settings, updates=12), tmp_path)
     assert record.status == "completed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from record_factory import record
 from record_folders import folder_spec, write_run
 from small_runs import TINY
 
-from harness.audit.copy_rules import _effective, _Results, _same_results, _suspects, copies
+from harness.audit.copy_rules import _Results, _same_results, _suspects, copies
 from harness.audit.run_folder import AuditContext, StoredRun, read, run_names
 from harness.audit.table_rules import comparisons
 from harness.experiments.specs import DecodingSpec, RunSpec
@@ -142,11 +143,27 @@ OF_OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+def effective(spec: RunSpec, fingerprints: Mapping[str, Any] | None = None) -> str:
+    run = results(spec, [])
+    stored = replace(run.stored, parsed=replace(run.stored.record, fingerprints=fingerprints or {}))
+    return replace(run, stored=stored).effective
+
+
 @pytest.mark.parametrize("name", [*OF_ONE_TRAINING, *OF_OTHERS])
 def test_effective_settings_are_those_that_change_the_trained_weights(name: str) -> None:
     base = replace(folder_spec("learned_positions", 0), training=Training())
     changed = replace(base, **{**OF_ONE_TRAINING, **OF_OTHERS}[name])
-    assert (_effective(base) == _effective(changed)) is (name in OF_ONE_TRAINING)
+    assert (effective(base) == effective(changed)) is (name in OF_ONE_TRAINING)
+
+
+@pytest.mark.parametrize(("changed", "same"), [(None, True), ("tokenised", False), ("target_vocabulary", False)])
+def test_effective_settings_of_two_tokenizers_are_equal_if_their_ids_are(changed: str | None, same: bool) -> None:
+    spec = folder_spec("learned_positions", 0)
+    other = replace(spec, data=replace(spec.data, tokenizer="spacy"))
+    digests = {"source_vocabulary": "a", "target_vocabulary": "b", "tokenised": "c"}
+    assert spec.data != other.data
+    assert (effective(spec, digests) == effective(other, digests | ({changed: "d"} if changed else {}))) is same
+    assert effective(spec) != effective(other), "without digests nothing says that the ids are equal"
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,22 @@ def test_clean_locked_run_is_left_alone(folder: Path) -> None:
         assert {path for path in paths_in(folder) if "results" in path} == before
 
 
-def test_clean_missing_results_folder_is_nothing_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [([], ""), (["--results", "typo"], "typo: there is no such folder"), (["--experiment", "e"], "results/local/e: ")],
+)
+def test_clean_names_a_missing_folder_unless_it_is_the_default(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "none"))
-    assert main(["clean", "--results", str(tmp_path / "nothing")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["clean", *options]) == (2 if message else 0)
+    printed = capsys.readouterr()
+    assert message in printed.err if message else printed.out == "Nothing to clean.\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness.data import dataset, text_files
 from harness.evaluation import evaluate, search
 from harness.evaluation.ensemble import Ensemble
 from harness.experiments.specs import DecodingSpec
+from harness.reporting import concept_plots
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import load, train
@@ -76,11 +78,42 @@ def test_translate_with_a_variant_uses_its_latest_run(
     assert f"using {record.id}, the latest of 2 runs of learned_positions" in with_two.err
 
 
+def test_translate_reads_an_argument_as_a_line_of_a_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[str]] = []
+    original = dataset.encode
+
+    def encode(prepared: dataset.Dataset, sentences: Sequence[str]) -> dataset.Encoded:
+        read.append(list(sentences))
+        return original(prepared, sentences)
+
+    monkeypatch.setattr(dataset, "encode", encode)
+    Path("text").write_text(" Ein  Hund \n", encoding="utf-8")
+    results, record = trained
+    for words in ([" Ein  Hund "], ["Ein \nHund"], ["--file", "text"]):
+        assert main(["translate", "--results", str(results), "--run", record.id, *words]) == 0
+    assert read == [["Ein  Hund"]] * 3
+
+
 def test_translate_draws_attention(trained: Trained) -> None:
     results, record = trained
     options = ["--beam", "3", "--attention", "heads.png"]
     assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", *options]) == 0
     assert Path("heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_translate_draws_a_row_for_the_end_only_if_the_translation_has_one(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    rows: list[Sequence[str]] = []
+    decoded = search.Decoded((search.Translation((4, 5), 0.0, finished),), 0, 1 - finished)
+    monkeypatch.setattr(search, "translate", lambda *_: decoded)
+    write = concept_plots.attention_heat_map
+    monkeypatch.setattr(concept_plots, "attention_heat_map", lambda *drawn: (rows.append(drawn[2]), write(*drawn)))
+    results, record = trained
+    assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", "--attention", "a.png"]) == 0
+    assert len(rows[0]) == 2 + finished
+    assert ("<eos>" in rows[0]) is finished
 
 
 @pytest.mark.parametrize("unknown", [None, "never", "allowed"])

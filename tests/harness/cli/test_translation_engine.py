@@ -77,6 +77,23 @@ def test_score_translates_again_and_differences_are_no_failure(
     assert (run["translated"], run["equal_translations"]) == (None, None)
 
 
+def test_score_names_the_runs_that_the_library_lacks_and_scores_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, lacked = stored(tmp_path), stored(tmp_path, replace(LEARNED, positions="alibi"))
+    line = ["score", "--results", str(tmp_path), *LIBRARY]
+    assert main([*line, "--json", "--run", lacked.id, "--run", good.id]) == 1
+    out, err = capsys.readouterr()
+    assert [run["run"] for run in json.loads(out)] == [good.id]
+    assert f"{lacked.id}: not scored: " in err
+    assert "positions='alibi'" in err
+    assert main(line) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{good.id}:\n")
+    assert lacked.id not in out
+    assert err.count("not scored") == 1
+
+
 def test_options_that_do_not_fit_are_refused(trained: Trained, refused: Refused) -> None:
     results, record = trained
     folder = ["--results", str(results), "--run", record.id]

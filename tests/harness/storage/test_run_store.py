@@ -146,5 +146,5 @@ def test_find_unique_prefix_returns_the_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is none in [^;]+; see"):
         run_store.find(tmp_path, "nothing")
     variant = SPEC.id.partition("-")[0]
-    with pytest.raises(ValueError, match=f"; did you mean {variant!r}"):
+    with pytest.raises(ValueError, match=rf"; did you mean {variant!r}\?$"):
         run_store.find(tmp_path, f"{variant[:-1]}-")
