@@ -16,6 +16,7 @@ from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import Choice, cell_key, choose, finished_pilots, tuned
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
+from harness.storage.run_store import FINISHED
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Tuned:
     """The same study with the learning rate that pilots chose for each cell.
 
     Attributes:
-        pilots: The finished pilots of each cell that has some; `choices` are the learning rates that they chose.
+        pilots: The finished pilots of each cell that has some.
+        choices: The learning rates that they chose; a cell of which a pilot of the same length is unfinished has none.
         missing: The cells without a run at the chosen rate.
         effects: The effects among the other cells; None if the baseline is missing.
     """
@@ -159,9 +161,17 @@ def _with_tuned(effects: StudyEffects, records: Sequence[RunRecord], sentences: 
     study, finished = effects.study, finished_pilots(records)
     keys = {cell.changes: cell_key(next(iter(cell.records.values())).spec) for cell in study.cells}
     pilots = {changes: tuple(finished[key]) for changes, key in keys.items() if key in finished}
-    if not pilots:
-        return effects
+    unfinished = {
+        (cell_key(record.spec), record.spec.training.epochs)
+        for record in records
+        if record.spec.budget == "pilot" and record.status not in FINISHED
+    }
     choices = {changes: choose(same) for changes, same in pilots.items()}
+    choices = {
+        changes: choice for changes, choice in choices.items() if (keys[changes], choice.epochs) not in unfinished
+    }
+    if not choices:
+        return effects
     by_id = {record.id: record for record in records}
     cells = []
     for cell in study.cells:

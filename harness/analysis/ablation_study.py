@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import BATCHING, undeclared
-from harness.analysis.grouping import group_by, groups, variant_order
+from harness.analysis.grouping import group_by, groups, rows, variant_order
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
@@ -119,10 +119,25 @@ def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tup
     several = [same for same in by_settings.values() if len({_levels_of(record) for record in same}) > 1]
     return tuple(
         sorted(
-            (_study(same, base) for same in several),
+            _told_apart([_study(same, base) for same in several]),
             key=lambda study: (variant_order(study.variant), study.joint, study.title),
         )
     )
+
+
+def _told_apart(studies: Sequence[Study]) -> list[Study]:
+    """Return the studies; a title that several have also names the settings in which they differ."""
+    named: list[Study] = []
+    for same in group_by(studies, lambda study: study.title).values():
+        if len(same) > 1:
+            bases = [replace(study.records[0], id=str(index)) for index, study in enumerate(same)]
+            labels = {int(row.records[0].id): row.label for row in rows(bases)}
+            variant = short_line(same[0].variant)
+            same = [
+                replace(study, title=study.title.replace(variant, labels[index], 1)) for index, study in enumerate(same)
+            ]
+        named += same
+    return named
 
 
 def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> tuple[str, ...]:

@@ -199,22 +199,24 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTa
     """Return the tables of some records: Multi30k first, then by epochs, the longest-trained first.
 
     The epochs of a table are those of its shortest completed run. Pilots only choose a learning rate and are left out
-    unless `pilots` is true.
+    unless `pilots` is true. Tables with the same title, such as those of two files of the same name, are numbered.
     """
     by_key = group_by((run for run in _unique(records) if pilots or run.spec.budget != "pilot"), _table_key)
     _place_external_variants(by_key)
     tables = [RunTable(key[0], _title(same), rows(same)) for key, same in by_key.items()]
-    return tuple(
-        sorted(
-            tables,
-            key=lambda table: (
-                CORPORA.index(table.records[0].spec.data.corpus),
-                -min((len(record.curve) for record in table.records if record.status == "completed"), default=0),
-                table.title,
-                list(BUDGETS).index(table.budget),
-            ),
+    tables.sort(
+        key=lambda table: (
+            CORPORA.index(table.records[0].spec.data.corpus),
+            -min((len(record.curve) for record in table.records if record.status == "completed"), default=0),
+            table.title,
+            list(BUDGETS).index(table.budget),
         )
     )
+    named: list[RunTable] = []
+    for table in tables:
+        taken = [other.title for other in named if other.budget == table.budget]
+        named.append(replace(table, title=distinct([*taken, table.title])[-1]))
+    return tuple(named)
 
 
 def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:

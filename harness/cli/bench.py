@@ -108,8 +108,26 @@ def _models(suite: Suite, arguments: argparse.Namespace) -> list[ChosenModel]:
 def _announce(suite: Suite, specs: list[RunSpec], finished: list[RunRecord]) -> None:
     say(f"Suite {suite.name} ({suite.purpose}): {count(len(specs), 'run')} on {sweep.corpus_names(specs)}.")
     sweep.warn_of_size(suite)
+    for line in _not_comparable(specs):
+        warn(line)
     for record in finished:
         say(f"  {record.id}: already {record.status}, not run again")
+
+
+def _not_comparable(specs: list[RunSpec]) -> list[str]:
+    """Return a line for each table that the report would not show, because settings of its runs differ."""
+    from harness.analysis.fairness import find_mismatches
+    from harness.analysis.grouping import groups
+
+    lines = []
+    for table in groups(RunRecord(id=spec.id, spec=spec, status="interrupted") for spec in specs):
+        mismatches = [str(each) for each in find_mismatches(table.records, table.budget) if each.kind != "seeds"]
+        if mismatches:
+            lines.append(
+                f"the report will not compare these runs ({table.heading}), because they differ in "
+                f"{'; '.join(mismatches)}. To compare them, give all the same with --set"
+            )
+    return lines
 
 
 def _report(records: list[RunRecord], results: Path, folder: Path) -> None:

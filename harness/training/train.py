@@ -287,7 +287,8 @@ class _Run:
         trained = reuse.same_training(self.results, self.spec, self.environment)
         if trained is None or checkpoint_files.exists(self.results, self.spec.id):
             return None
-        unscored = self.settings.score_every and all(line.validation_bleu is None for line in trained.curve)
+        asked = 0 < self.settings.score_every <= len(trained.curve)
+        unscored = asked and all(line.validation_bleu is None for line in trained.curve)
         if unscored or reuse.differs_in_text(trained, self.dataset.digests):
             return None
         try:

@@ -12,7 +12,7 @@ from record_factory import narrow, record, with_digests
 
 from harness.analysis.grouping import RunTable, groups, measure, rows
 from harness.analysis.statistics import compare_rows
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import Budget, DataSpec
 from harness.reporting import bench_report
 from impls.recipes import RECIPES, TRAININGS
 
@@ -110,6 +110,16 @@ def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict
     run = record("paper", budget="source", training=replace(TRAININGS["paper"], **changes))
     (table,) = groups([run])
     assert any(reason == "not trained as in its source" for reason in table.departures) == departs
+
+
+def test_groups_number_tables_of_one_title() -> None:
+    budgets: tuple[Budget, ...] = ("controlled", "source")
+    specs = [(DataSpec(corpus="captions", seed=seed), budget) for seed in (0, 1) for budget in budgets]
+    tables = groups(record(data=data, budget=budget) for data, budget in specs)
+    title = "captions de-en, its test split"
+    assert [(table.budget, table.title) for table in tables] == [
+        (budget, numbered) for budget in budgets for numbered in (title, f"{title} (2)")
+    ]
 
 
 def test_departures_name_only_the_data_settings_that_differ() -> None:

@@ -19,6 +19,7 @@ from harness.analysis.power import estimate_noise, seeds_needed, upper_bound
 from harness.analysis.scales import LOGIT
 from harness.cli import bench, chosen_models, seed_plan
 from harness.cli.main import main, parser
+from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes import machine
@@ -26,6 +27,7 @@ from harness.processes.progress import duration
 from harness.storage import run_store
 from harness.storage.stored_files import StoredFiles
 from impls import registry
+from impls.recipes import LEARNED_POSITIONS
 
 
 def planned(*words: str) -> list[tuple[str, str]]:
@@ -83,6 +85,16 @@ def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
 def test_choose_a_model_that_is_named_twice_once() -> None:
     models, _ = chosen_models.choose(SUITES["quick"], ["paper", "paper"], ["torch", "torch"], None, "cpu")
     assert [model.name for model in models] == ["paper/torch"]
+
+
+def test_runs_that_the_report_will_not_compare_are_named_before_training() -> None:
+    short = replace(LEARNED_POSITIONS, name="short", max_length=60)
+    quick, data = SUITES["quick"], DataSpec(corpus="captions")
+    specs = [suites.spec(quick, "learned_positions", budget="controlled", seed=seed, data=data) for seed in (0, 1)]
+    other = replace(specs[0], variant="mine:SHORT", recipe=short, data=replace(data, max_length=60))
+    assert bench._not_comparable(specs) == []
+    (line,) = bench._not_comparable([*specs, other])
+    assert "they differ in data.max_length: 100 in learned_positions; 60 in mine:SHORT" in line
 
 
 # How many seeds -------------------------------------------------------------------------------------------------------

@@ -206,6 +206,20 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
     assert row.effect.item() == pytest.approx(0.5, abs=0.03)
 
 
+def test_studies_of_one_table_are_told_apart_by_their_settings() -> None:
+    short = replace(TUTORIAL, epochs=4)
+    recipes = {order: replace(LEARNED_POSITIONS, norm_order=order) for order in ("post", "pre")}  # type: ignore[arg-type]
+    brief = [
+        run(recipe, seed, 2.0 + (order == "pre"), training=short)
+        for order, recipe in recipes.items()
+        for seed in range(3)
+    ]
+    page = terminal(analysed([*runs(ACTIVATIONS, by_activation), *brief]))
+    table = "multi30k de-en, test_2016_flickr"
+    first, second = (f"learned_positions (epochs={epochs}), {table}" for epochs in (4, 10))
+    assert f"Measured in different settings: norm_order in {first}; activation in {second}." in page
+
+
 def test_report_without_an_ablation_is_empty() -> None:
     analysis = analysed(run(LEARNED_POSITIONS, seed, 2.0) for seed in range(3))
     assert analysis.studies == ()

@@ -161,6 +161,21 @@ def test_level_without_its_tuned_run_is_named() -> None:
     assert message in "\n".join(ablation_findings.warnings(analysed(partial)))
 
 
+def test_level_with_an_unfinished_pilot_is_not_tuned_by_the_other_pilots() -> None:
+    """The pilot at the best rate of the base may be the one that failed; pilots of other lengths do not matter."""
+    records = tuned_runs()
+    failed = [
+        (record.spec.budget, positions(record), record.spec.training.peak_rate) == ("pilot", "learned", 1e-3)
+        for record in records
+    ]
+    partial = [not_completed(run, "failed") if is_one else run for run, is_one in zip(records, failed, strict=True)]
+    analysis = analysed(partial)
+    assert "are missing: base." in "\n".join(ablation_findings.warnings(analysis))
+    assert "the effects without tuning" in "\n".join(ablation_findings.limits(analysis))
+    longer = not_completed(pilot(1e-3, [3.0, 2.0], recipe=LEARNED_POSITIONS), "interrupted")
+    assert study_of([*records, longer]).tuned == study_of(records).tuned
+
+
 def test_report_of_pilots_alone_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="there are only pilots of a learning rate, which no table has; train"):
         bench_report.document([pilot(1e-3, [3.0])])

@@ -210,6 +210,14 @@ def test_run_that_differs_only_in_its_test_uses_the_training_of_another(
     assert third.environment["trained_as"] == first.id
 
 
+def test_run_whose_epochs_are_too_few_to_be_scored_uses_the_training_of_another(
+    completed: tuple[Path, RunRecord], tmp_path: Path
+) -> None:
+    results, first = completed
+    settings = ProcessSettings(score_every=len(first.curve) + 1)
+    assert train.run(other_test_set(first, tmp_path), results, settings).environment["trained_as"] == first.id
+
+
 def test_test_loss_that_is_not_finite_is_a_diverged_run_without_results(
     completed: tuple[Path, RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
