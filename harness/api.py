@@ -202,13 +202,15 @@ class Runs:
         from harness.analysis import comparability, comparison, selection
 
         names = [str(side.results / side.id) if isinstance(side, TrainedRun) else side for side in (first, second)]
-        sides = selection.find(names, self.results, complain=warnings.warn, records=self.records)
+        complaints: list[str] = []
+        sides = selection.find(names, self.results, complain=complaints.append, records=self.records)
         names = [allow] if isinstance(allow, str) else list(allow)
-        allowed = comparability.check(sides, names, complain=warnings.warn, in_python=True)
-        table_rows = comparison.other_rows(sides, self.results, self.records)
-        return RunComparison(
-            comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=table_rows)
-        )
+        allowed = comparability.check(sides, names, complain=complaints.append, in_python=True)
+        for line in complaints:
+            warnings.warn(line, stacklevel=2)
+        others = comparison.other_rows(sides, self.results, self.records)
+        compared = comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=others)
+        return RunComparison(compared)
 
     def report(self, folder: str | Path) -> Path:
         """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
@@ -267,8 +269,7 @@ class RunComparison:
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        remarks = "\n".join(self.comparison.remarks)
-        return f"{self.to_pandas().to_string(**PRINTED)}\n{remarks}"
+        return "\n".join([self.to_pandas().to_string(**PRINTED), *self.comparison.remarks])
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
@@ -276,9 +277,7 @@ class RunComparison:
 
 
 def load(folder: str | Path = run_store.RESULTS) -> Runs:
-    """Return the runs in a folder of results. Damaged records are skipped with a warning.
-
-    Another warning names the folders inside that have runs if the folder itself has none.
+    """Return the runs in a folder. Warnings name damaged records, left out, and inner folders if only they have runs.
 
     Raises:
         ValueError: The folder does not exist.
