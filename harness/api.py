@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from harness.analysis import run_filter
 from harness.experiments.run_names import flat_settings, run_names
 from harness.reporting.formatting import p_value
-from harness.storage import run_store
+from harness.storage import locks, run_store
 from harness.storage.records import EpochRecord, RunRecord
 from harness.storage.run_store import RunFailed as RunFailed  # part of the interface
 from harness.text import brief, command_line, count, first_few
@@ -305,7 +305,7 @@ def run(
     note: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
-    """Train and measure one run in this process, or load it if it is finished already.
+    """Train and measure one run in this process and show the progress, or load it if it is finished already.
 
     Args:
         recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or a function that builds a model,
@@ -325,9 +325,9 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
+    from harness.processes import progress_display
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
-    from harness.storage import locks
     from harness.training import load
 
     base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
@@ -336,8 +336,8 @@ def run(
     from harness.training import train
 
     folder = Path(results)
-    with locks.hold(folder, spec.id):
-        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"))
+    with locks.hold(folder, spec.id), contextlib.closing(progress_display.in_session(spec)) as display:
+        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":
