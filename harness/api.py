@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from harness.analysis import run_filter
 from harness.experiments.run_names import flat_settings, run_names
 from harness.reporting.formatting import p_value
-from harness.storage import run_store
+from harness.storage import locks, run_store
 from harness.storage.records import EpochRecord, RunRecord
 from harness.storage.run_store import RunFailed as RunFailed  # part of the interface
 from harness.text import brief, command_line, count, first_few
@@ -202,13 +202,15 @@ class Runs:
         from harness.analysis import comparability, comparison, selection
 
         names = [str(side.results / side.id) if isinstance(side, TrainedRun) else side for side in (first, second)]
-        sides = selection.find(names, self.results, complain=warnings.warn, records=self.records)
+        complaints: list[str] = []
+        sides = selection.find(names, self.results, complain=complaints.append, records=self.records)
         names = [allow] if isinstance(allow, str) else list(allow)
-        allowed = comparability.check(sides, names, complain=warnings.warn, in_python=True)
-        table_rows = comparison.other_rows(sides, self.results, self.records)
-        return RunComparison(
-            comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=table_rows)
-        )
+        allowed = comparability.check(sides, names, complain=complaints.append, in_python=True)
+        for line in complaints:
+            warnings.warn(line, stacklevel=2)
+        others = comparison.other_rows(sides, self.results, self.records)
+        compared = comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=others)
+        return RunComparison(compared)
 
     def report(self, folder: str | Path) -> Path:
         """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
@@ -267,8 +269,7 @@ class RunComparison:
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        remarks = "\n".join(self.comparison.remarks)
-        return f"{self.to_pandas().to_string(**PRINTED)}\n{remarks}"
+        return "\n".join([self.to_pandas().to_string(**PRINTED), *self.comparison.remarks])
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
@@ -276,9 +277,7 @@ class RunComparison:
 
 
 def load(folder: str | Path = run_store.RESULTS) -> Runs:
-    """Return the runs in a folder of results. Damaged records are skipped with a warning.
-
-    Another warning names the folders inside that have runs if the folder itself has none.
+    """Return the runs in a folder. Warnings name damaged records, left out, and inner folders if only they have runs.
 
     Raises:
         ValueError: The folder does not exist.
@@ -306,7 +305,7 @@ def run(
     note: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
-    """Train and measure one run in this process, or load it if it is finished already.
+    """Train and measure one run in this process and show the progress, or load it if it is finished already.
 
     Args:
         recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or a function that builds a model,
@@ -326,9 +325,9 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
+    from harness.processes import progress_display
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
-    from harness.storage import locks
     from harness.training import load
 
     base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
@@ -337,8 +336,8 @@ def run(
     from harness.training import train
 
     folder = Path(results)
-    with locks.hold(folder, spec.id):
-        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"))
+    with locks.hold(folder, spec.id), contextlib.closing(progress_display.in_session(spec)) as display:
+        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":

@@ -48,7 +48,7 @@ def build(
     """
     _check(source_vocabulary_size, target_vocabulary_size, seed)
     if cuda_graphs:
-        builder = registry.graph_builder(recipe.family, framework)
+        builder = registry.graph_builder(recipe.family, framework, backend)
     else:
         builder = registry.builder(recipe.family, framework, backend)
     model: Seq2SeqModel = builder(

@@ -116,13 +116,13 @@ def builder(family: str, framework: str, backend: str | None = None) -> Callable
     return load(path)
 
 
-def graph_builder(family: str, framework: str) -> Callable[..., Any]:
+def graph_builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
     """Import and return the builder of `family` in `framework` with CUDA graphs.
 
     Raises:
         ValueError: As in `find_builder`, or CUDA graphs are not implemented for this pair.
     """
-    find_builder(family, framework)
+    find_builder(family, framework, backend)
     if (family, framework) not in GRAPH_BUILDERS:
         pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
         raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -13,6 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from harness.experiments.run_names import run_names
+from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event, describe
 from harness.text import one_line
 
@@ -125,3 +128,10 @@ class Display:
             write()
         except OSError:
             self._closed = True
+
+
+def in_session(spec: RunSpec) -> Display:
+    """Return the display of a run on standard error. It shows nothing outside terminals and notebooks."""
+    display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
+    display._closed = not (display._console.is_terminal or display._console.is_jupyter)
+    return display

@@ -96,7 +96,8 @@ class DecodingTimes(Times):
 
     Attributes:
         words: The tokens of all translations without `<eos>`.
-        unfinished: Translations without `<eos>`; an untrained model finishes none.
+        unfinished: Translations without `<eos>` (of a baseline, which does not tell: those of the greatest length); an
+            untrained model finishes none.
         digest: The SHA-256 of the translations.
         compared_with: The model with the same weights that translated the same sentences.
         equal: The number of translations that are identical with those of `compared_with`.

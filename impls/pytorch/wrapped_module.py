@@ -188,7 +188,7 @@ def build(
 
 
 def _check_parameters(module: nn.Module) -> None:
-    """Raise ValueError for parameters without shape, in another precision or not trained, and for unknown layers."""
+    """Raise ValueError for parameters that cannot be trained or stored, and for layers that are not known as such."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"{type(module).__name__} has no parameter to train")
     for name, parameter in module.named_parameters():
@@ -200,6 +200,9 @@ def _check_parameters(module: nn.Module) -> None:
             raise ValueError(f"{type(module).__name__}.{name} is {parameter.dtype}: parameters must be torch.float32")
     known = set(module.modules())
     for path, owner in module.named_modules():
+        if isinstance(owner, nn.Embedding | nn.EmbeddingBag) and owner.sparse:
+            name = f"{type(module).__name__}.{path}"
+            raise ValueError(f"{name} has sparse=True: the optimiser takes no sparse gradients, use sparse=False")
         for attribute, value in vars(owner).items():
             items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
             layers = [item for item in items if isinstance(item, nn.Module) and item not in known]

@@ -165,8 +165,9 @@ def test_leaderboard_has_intervals_and_html() -> None:
 
 def test_compare_looks_among_filtered_runs_only() -> None:
     runs = harness.load(PUBLISHED)
-    with pytest.warns(UserWarning, match="learned_positions has 2 rows of runs: comparing .*framework=torch"):
+    with pytest.warns(UserWarning, match="learned_positions has 2 rows of runs: comparing .*framework=torch") as warned:
         compared = runs.filter(budget="controlled").compare("learned_positions", "paper")
+    assert warned[0].filename == __file__
     assert compared.to_pandas()["metric"].is_unique
     with pytest.warns(UserWarning, match="learned_positions has 3 rows of runs: comparing .*framework=torch"):
         everywhere = runs.compare("learned_positions", "paper")  # in the only table with both

@@ -184,6 +184,10 @@ class LengthBeside(LstmAttention):
             r"Normed.norm.parametrizations.weight.0._u is a buffer that changes in training",
         ),
         (lambda: Normed(nn.LazyLinear(16)), "Normed.norm.weight has no shape yet: call the module once"),
+        (
+            lambda: Normed(nn.ModuleList([nn.Embedding(5, 16, sparse=True)])),
+            "Normed.norm.0 has sparse=True: the optimiser takes no sparse gradients, use sparse=False",
+        ),
         (lambda: small_lstm().requires_grad_(False), "LstmAttention has no parameter to train"),
         (
             lambda: LayersFirst(*SIZES, 16, 0.0),

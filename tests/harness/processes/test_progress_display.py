@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 
 import pytest
+from small_runs import TINY, spec
 
 from harness.processes.progress import Event
-from harness.processes.progress_display import Display
+from harness.processes.progress_display import Display, in_session
 
 
 class Terminal(io.StringIO):
@@ -98,3 +100,17 @@ def test_display_with_a_closed_stream_does_not_raise() -> None:
     display.line("nobody reads this")
     display(training(remark="nor this"))
     display.close()
+
+
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_display_in_session_shows_a_run_on_terminals_only(
+    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = kind()
+    monkeypatch.setattr(sys, "stderr", stream)
+    run = spec("paper", TINY, seed=3)
+    display = in_session(run)
+    display(Event(run=run.id, stage="training", remark="epoch 1/2 done"))
+    display.close()
+    assert ("paper s3: epoch 1/2 done" in stream.getvalue()) is (kind is Terminal)
+    assert bool(stream.getvalue()) is (kind is Terminal)
