@@ -71,7 +71,8 @@ def warnings(analysis: Analysis) -> list[str]:
         if len(study.batchings) > 1:
             lines.append(_batching(study))
         if effects.tuned is not None:
-            lines += _pilots(study, effects.tuned)
+            title = f"{study.title}: " if len(analysis.studies) > 1 else ""
+            lines += [f"{title}{line}" for line in _pilots(study, effects.tuned)]
         incomplete = _incomplete(effects)
         if incomplete:
             lines.append(
