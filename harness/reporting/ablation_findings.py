@@ -59,9 +59,7 @@ def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
     tuned = all(effects.study is not study for effects in studies)
     rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
-    return (
-        f"{start}Measured {_setting(study)}{rate}; other sizes and longer training may rank the fields differently."
-    )
+    return f"{start}Measured {_setting(study)}{rate}; other sizes and longer training may rank the fields differently."
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -73,7 +71,8 @@ def warnings(analysis: Analysis) -> list[str]:
         if len(study.batchings) > 1:
             lines.append(_batching(study))
         if effects.tuned is not None:
-            lines += _pilots(study, effects.tuned)
+            title = f"{study.title}: " if len(analysis.studies) > 1 else ""
+            lines += [f"{title}{line}" for line in _pilots(study, effects.tuned)]
         incomplete = _incomplete(effects)
         if incomplete:
             lines.append(

@@ -108,6 +108,9 @@ def test_limits_tell_which_of_two_studies_was_tuned() -> None:
     assert "multi30k de-en" in of_rates[0]
     assert of_rates[0].endswith("The headline and the ranking use the effects with tuning.")
     assert "none was tuned" in of_rates[1]
+    warned = [line for line in ablation_findings.warnings(analysis) if "of the grid" in line]
+    assert all(line.startswith(f"{analysis.studies[0].study.title}: The best") for line in warned)
+    assert len(warned) == 2
 
 
 @pytest.mark.parametrize(
