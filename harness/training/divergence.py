@@ -27,9 +27,10 @@ def record_remark(record: RunRecord) -> str:
         return record.ending
     scores = {name: math.nan if value is None else value for name, value in record.scores.items()}
     stopped = f", stopped early after epoch {record.stopped_epoch}" if record.stopped_epoch is not None else ""
+    is_trained = "trained_as" not in record.environment  # otherwise its seconds are those of another run
+    done = f"completed in {duration(record.speed['total_seconds'])}" if is_trained else "completed"
     return (
-        f"completed in {duration(record.speed['total_seconds'])}{stopped}: "
-        f"test perplexity {scores['test_perplexity']:.3f}, sacreBLEU {scores['bleu_sacre']:.2f}"
+        f"{done}{stopped}: test perplexity {scores['test_perplexity']:.3f}, sacreBLEU {scores['bleu_sacre']:.2f}"
     )
 
 

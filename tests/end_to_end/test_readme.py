@@ -16,6 +16,7 @@ from small_runs import OPTIONS
 from harness.cli import run
 from harness.cli.main import main, parser
 from harness.data import captions
+from harness.execution import launcher
 from harness.experiments.suites import SUITES, VARIANTS
 from impls import registry, weights
 
@@ -56,6 +57,13 @@ def test_tox_command_in_the_docs_parses(command: str) -> None:
     if environment in ("bench", "compare", "ablate"):
         assert f"-m harness {environment} {{posargs}}" in tox[section]["commands"]
         parser().parse_args([environment, *shlex.split(options)])
+
+
+@pytest.mark.parametrize("setting", ["suicide_timeout", "interrupt_timeout"])
+def test_tox_after_ctrl_c_leaves_runs_their_time_for_checkpoints(setting: str) -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    assert tox.getfloat("testenv", setting) > launcher.GRACE_SECONDS + launcher.NETWORK_SECONDS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

@@ -196,6 +196,7 @@ def test_run_that_differs_only_in_its_test_uses_the_training_of_another(
     whole = train.run(spec, tmp_path / "whole")
     assert not any(event.stage == "training" for event in events)
     assert any(f"its weights are those of {first.id}" in event.remark for event in events)
+    assert events[-1].remark.startswith("completed: test perplexity")  # not the seconds of the other's training
     assert record.environment["trained_as"] == first.id
     assert record.environment["earlier_processes"] == []
     assert "trained_as" not in whole.environment
