@@ -137,13 +137,14 @@ def sections(analysis: Analysis) -> list[Block]:
 
 
 def _figures(analysis: Analysis) -> list[Block]:
-    """Return forest plots of the effects and main effects of each study, and of those with tuned learning rates."""
+    """Return forest plots of the effects and main effects of each study; those that rank the fields come first."""
     blocks: list[Block] = []
     for number, untuned in enumerate(analysis.studies, start=1):
         name, title = f"ablation-{number}", untuned.study.title
         parts = [(name, title, untuned)]
         if (after := untuned.other_rates) is not None:
-            parts.append((f"{name}-tuned", f"{title}, learning rate tuned for each recipe", after))
+            parts = [(f"{name}-tuned", f"{title}, learning rate tuned for each recipe", after)]
+            parts.insert(int(untuned.ranked is after), (name, f"{title}, one learning rate for all", untuned))
         for slug, heading, effects in parts:
             if effects.fields:
                 blocks.append(_forest(slug, heading, effects, effects.fields))

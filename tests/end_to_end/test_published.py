@@ -308,12 +308,11 @@ def assert_effects_are_published(text: str, pages: str, count: int) -> None:
     ("folder", "seeds", "title", "pages", "effects"),
     [
         (ABLATION, 5, "Which detail matters?", "ablation", 8),
-        (SMALLER, 5, "The same at a smaller size", "smaller/ablation", 8),
         (TUTORIAL_SIZE, 4, "The same at the tutorials' size", "tutorial-size/ablation", 8),
     ],
 )
 def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str, pages: str, effects: int) -> None:
-    cells = grouped(FOLDERS[folder], lambda run: (run.spec.recipe.positions, run.spec.recipe.embedding_init))
+    cells = grouped(FOLDERS[folder], positions_and_init)
     assert {len(records) for records in cells.values()} == {seeds}
     text = section(title)
     for positions in {positions for positions, _ in cells}:
@@ -321,6 +320,27 @@ def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str,
         row = [f"`{positions}`", *itertools.chain(*zip(*values, strict=True))]
         assert f"| {' | '.join(row)} |" in text
     assert_effects_are_published(text, pages, effects)
+
+
+def test_results_page_repeats_the_tuned_ablation() -> None:
+    budgets = grouped(FOLDERS[SMALLER], lambda run: run.spec.budget)
+    pilots, fixed, tuned = (grouped(budgets[name], positions_and_init) for name in ("pilot", "controlled", "tuned"))
+    text = section("The same at a smaller size")
+    for positions in {positions for positions, _ in tuned}:
+        pairs = [(positions, init) for init in ("xavier", "width")]
+        assert {len(runs[pair]) for runs in (fixed, tuned) for pair in pairs} == {5}
+        values = zip(*(lowest_loss_and_bleu(tuned[pair]) for pair in pairs), strict=True)
+        row = [f"`{positions}`", *itertools.chain(*values), *(lowest_loss_and_bleu(fixed[pair])[1] for pair in pairs)]
+        assert f"| {' | '.join(row)} |" in text
+    chosen = {pair: rate_tuning.choose(runs).rate for pair, runs in pilots.items()}
+    assert chosen == dict.fromkeys(chosen, 0.002) | {("rotary", "xavier"): 0.004}
+    assert "Seven of the eight choose 0.002; rotary positions with `xavier` choose 0.004" in " ".join(text.split())
+    assert {record.spec.training.peak_rate for record in budgets["controlled"]} == {0.001}
+    assert_effects_are_published(text, "smaller/ablation", 10)
+
+
+def positions_and_init(record: RunRecord) -> tuple[str, str]:
+    return record.spec.recipe.positions, record.spec.recipe.embedding_init
 
 
 def changed_level(record: RunRecord) -> str:

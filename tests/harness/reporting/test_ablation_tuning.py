@@ -90,6 +90,8 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
     assert "+0.500 nats" in untuned.finding
     assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
     page = markdown(analysis, tmp_path).replace("&#126;", "~")
+    figures = re.findall(r"\((figures/ablation-\S+)\)", page)
+    assert figures == ["figures/ablation-1-tuned.svg", "figures/ablation-1.svg"], "the ranking is that of tuned effects"
     for report in (page, terminal(analysis)):
         assert re.search(r"sinusoidal\W+0\.002\W+\+0\.5.*−0\.2", report)
         assert re.search(r"positions=none\W+3\.000\W+4\.000\W+5\.000\W+0\.0005\W+lowest", report)
