@@ -225,7 +225,7 @@ def check(
         with_corpus: Whether to apply the rules that need the corpus.
 
     Raises:
-        ValueError: There is no such run.
+        ValueError: There is no such run, or all are still in progress.
     """
     context = AuditContext(published=run_store.is_published(results) if published is None else published)
     running: list[str] = []
@@ -235,6 +235,8 @@ def check(
         nested = [folder.name for folder in run_store.nested_results(results)]
         running = [] if context.published else [name for name in names if is_running(results, name)]
         names = [name for name in names if name not in running]
+        if not names:
+            raise ValueError(f"{results}: no run has ended; in progress: {first_few(running, 4)}")
     names = sorted(names)
     if prefixes:
         names = sorted({run_store.only_id(names, prefix, results) for prefix in prefixes})

@@ -65,6 +65,12 @@ def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path) -> None:
         assert "1 run in progress, not checked: running" in remarked.remarks
 
 
+def test_check_of_runs_that_are_all_in_progress_does_not_pass(tmp_path: Path, refused: Refused) -> None:
+    with locks.hold(tmp_path, "running"):
+        (tmp_path / "running" / run_store.LOG).write_text("update 1", encoding="utf-8")
+        refused(["check", "--results", str(tmp_path)], "no run has ended; in progress: running")
+
+
 def test_run_whose_record_was_just_removed_is_not_in_progress(tmp_path: Path) -> None:
     write_run(tmp_path, FIRST_SPEC)
     run_store.remove_record(tmp_path, FIRST_SPEC.id)
@@ -330,14 +336,12 @@ def test_command_on_the_folder_of_a_run_or_of_experiments_says_which_to_give(
 
 
 @pytest.mark.parametrize(
-    ("variant", "peak_rate"),
+    ("variant", "rate"),
     [("learned_positions", TRAINING.peak_rate), ("learned_positions", 0.0), ("counting_model:build", 1.0)],
 )
-def test_check_trained_run_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, peak_rate: float
-) -> None:
+def test_check_trained_run_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, rate: float) -> None:
     monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
-    settings = replace(TRAINING, peak_rate=peak_rate, averaged_epochs=2, label_smoothing=0.1)
+    settings = replace(TRAINING, peak_rate=rate, averaged_epochs=2, label_smoothing=0.1)
     recipe = None if ":" in variant else TINY
     record = train.run(spec(variant, recipe, training=settings, updates=12), tmp_path)
     assert record.status == "completed"
