@@ -138,7 +138,7 @@ def test_export_of_an_external_builder_has_its_weights_alone(tmp_path: Path) -> 
     assert "build the model with `counting_model:build`" in card
     assert not re.search("impls.build|translations of Bakeoff", card)
     needs("ctranslate2")
-    with pytest.raises(ValueError, match="'counting_model:build', and only recipes can be converted for ctranslate2"):
+    with pytest.raises(ValueError, match="only recipes can be converted .*; export --to safetensors takes any"):
         weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "other")
 
 
