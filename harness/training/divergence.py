@@ -29,9 +29,7 @@ def record_remark(record: RunRecord) -> str:
     stopped = f", stopped early after epoch {record.stopped_epoch}" if record.stopped_epoch is not None else ""
     is_trained = "trained_as" not in record.environment  # otherwise its seconds are those of another run
     done = f"completed in {duration(record.speed['total_seconds'])}" if is_trained else "completed"
-    return (
-        f"{done}{stopped}: test perplexity {scores['test_perplexity']:.3f}, sacreBLEU {scores['bleu_sacre']:.2f}"
-    )
+    return f"{done}{stopped}: test perplexity {scores['test_perplexity']:.3f}, sacreBLEU {scores['bleu_sacre']:.2f}"
 
 
 def why_diverged(epoch: EpochRecord, totals: Totals) -> str:
