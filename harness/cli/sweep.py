@@ -293,9 +293,11 @@ def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         seconds = estimate.seconds(forecast.progress.get(spec.id, 0.0)) if estimate else None
         size = f"{sizes[spec.id] / 2**20:,.0f} MiB" if sizes.get(spec.id) else ""
         say(f"  {name:{width}}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
-    total = duration(forecast.seconds() if missing else 0.0)
+    total = f"{jobs} at once: {duration(forecast.seconds() if missing else 0.0)}"
+    if arguments.engine != "local":
+        total = f"as many at once as {arguments.engine} allows"
     say(
-        f"{len(missing)} of {count(len(specs), 'run')} still to run, {jobs} at once: {total}, "
+        f"{len(missing)} of {count(len(specs), 'run')} still to run, {total}, "
         f"{sum(sizes.values()) / 2**20:,.0f} MiB in {arguments.results}. Nothing was run."
     )
     return 0

@@ -26,8 +26,8 @@ def add_options(parser: argparse.ArgumentParser, *, native: str) -> None:
         "--engine",
         choices=(NATIVE, CTRANSLATE2),
         default=NATIVE,
-        help=f"native: {native}; ctranslate2: the run's weights, converted for CTranslate2; after the scores of the "
-        "test set it prints how many translations equal those that the run stored with this search (default native)",
+        help=f"native: {native}; ctranslate2: the run's weights, converted for CTranslate2; on the test set it also "
+        "counts the translations that equal the stored ones (default native)",
     )
     parser.add_argument(
         "--compute-type",

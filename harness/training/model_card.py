@@ -103,7 +103,8 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"## Corpus\n\n{_corpus(record, dataset)}\n\n{_block(data)}",
         f"## Training\n\n{_training(record)}\n\n{_block(to_json(spec.training))}",
         f"## Commit\n\n{_commit(record)}",
-        f"## Use\n\n{_tokens(dataset)} {_model(record)}\n\n```python\n{_code(record, kind)}```",
+        f"## Use\n\n{_tokens(dataset)} {_model(record)}",
+        f"Run this in the folder of this card:\n\n```python\n{_code(record, kind)}```",
     ]
     return printable("\n\n".join(sections) + "\n")
 

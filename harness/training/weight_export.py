@@ -60,7 +60,7 @@ def check_convertible(record: RunRecord, kind: str) -> None:
     if record.spec.recipe is None:
         raise ValueError(
             f"run {record.id}: its model is built by the external code {record.spec.variant!r}, and only recipes "
-            f"can be converted for {kind}: use the export 'safetensors'"
+            f"can be converted for {kind}; export --to safetensors takes any model"
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import record_folders
+from cluster_doubles import install_submitit
 from places import ROOT
 
 from harness.cli import sweep
@@ -111,6 +112,21 @@ def test_dry_run_lists_runs_in_columns(capsys: pytest.CaptureFixture[str]) -> No
     lines = [line for line in capsys.readouterr().out.split("\n") if "MiB  sinusoidal_handmade-" in line]
     assert len(lines) == 2
     assert len({line.index("sinusoidal_handmade-") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "at_once"),
+    [
+        (["--jobs", "2"], "2 at once: "),
+        (["--engine", "slurm", "--slurm", "cluster=local"], "as many at once as slurm allows"),
+    ],
+)
+def test_dry_run_says_how_many_runs_the_engine_executes_at_once(
+    engine: list[str], at_once: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_submitit(monkeypatch)
+    assert main(["bench", *SMALL, "--variant", "paper", *engine, "--dry-run"]) == 0
+    assert f"still to run, {at_once}" in capsys.readouterr().out
 
 
 def test_score_reports_a_changed_score(
