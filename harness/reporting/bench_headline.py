@@ -108,7 +108,7 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
         parts.append(unfinished)
     if judged.table.departures:
         reason, *further = judged.table.departures
-        more = f" and {count(len(further), 'more reason')}" if further else ""
+        more = f" (and {count(len(further), 'more reason')})" if further else ""
         parts.append(f"not comparable with published figures: {reason}{more}")
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
 
