@@ -325,8 +325,8 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
-    from harness.processes import progress_display
     from harness.processes.environment_variables import worker_environment
+    from harness.processes.progress_display import Display
     from harness.processes.workers import ProcessSettings
     from harness.training import load
 
@@ -336,7 +336,7 @@ def run(
     from harness.training import train
 
     folder = Path(results)
-    with locks.hold(folder, spec.id), contextlib.closing(progress_display.in_session(spec)) as display:
+    with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
         record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")

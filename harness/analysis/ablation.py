@@ -166,9 +166,10 @@ def _with_tuned(effects: StudyEffects, records: Sequence[RunRecord], sentences: 
         for record in records
         if record.spec.budget == "pilot" and record.status not in FINISHED
     }
-    choices = {changes: choose(same) for changes, same in pilots.items()}
     choices = {
-        changes: choice for changes, choice in choices.items() if (keys[changes], choice.epochs) not in unfinished
+        changes: choice
+        for changes, same in pilots.items()
+        if (keys[changes], (choice := choose(same)).epochs) not in unfinished
     }
     if not choices:
         return effects

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action=Config,
         metavar="FILE.toml",
-        help="take options from an experiment file; later ones replace the file's, or add to its lists (default none)",
+        help="take options from an experiment file; later options replace its own or add to its lists (default none)",
     )
     parser.add_argument(
         "--save-config",

@@ -57,6 +57,13 @@ class Display:
         self._shown: dict[str, float] = {}
         self._closed = False
 
+    @classmethod
+    def of_session(cls, spec: RunSpec) -> Display:
+        """Return the display of a run on standard error. It shows nothing outside terminals and notebooks."""
+        display = cls(sys.stderr, names={spec.id: run_names([spec])[0]})
+        display._closed = not (display._console.is_terminal or display._console.is_jupyter)
+        return display
+
     def __call__(self, event: Event) -> None:
         """Show an event, unless the run was shown a moment ago."""
         if event.remark:
@@ -128,10 +135,3 @@ class Display:
             write()
         except OSError:
             self._closed = True
-
-
-def in_session(spec: RunSpec) -> Display:
-    """Return the display of a run on standard error. It shows nothing outside terminals and notebooks."""
-    display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
-    display._closed = not (display._console.is_terminal or display._console.is_jupyter)
-    return display

@@ -25,7 +25,7 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
     """Write `folder`/runs.csv and `folder`/curves.csv; missing values are empty cells.
 
     The mean over the completed runs of a `table` and `label` is the value of the page's table. If the page splits a
-    table by seeds, choose the same seeds: `table` is the whole.
+    table by seeds, `table` is the name of the whole table; average over the seeds of the part.
     """
     records = sorted(records, key=lambda record: record.id)
     settings = {record.id: _settings(record) for record in records}

@@ -333,7 +333,7 @@ def test_results_page_repeats_the_tuned_ablation() -> None:
         assert f"| {' | '.join([f'`{positions}`', *losses[:2], *scores])} |" in text
     chosen = {pair: rate_tuning.choose(runs).rate for pair, runs in pilots.items()}
     assert chosen == dict.fromkeys(chosen, 0.002) | {("rotary", "xavier"): 0.004}, "as the text says"
-    assert_effects_are_published(text, "smaller/ablation", 10)
+    assert_effects_are_published(text, "smaller/ablation", 12)
 
 
 def positions_and_init(record: RunRecord) -> tuple[str, str]:

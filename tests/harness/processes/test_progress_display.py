@@ -10,7 +10,7 @@ import pytest
 from small_runs import TINY, spec
 
 from harness.processes.progress import Event
-from harness.processes.progress_display import Display, in_session
+from harness.processes.progress_display import Display
 
 
 class Terminal(io.StringIO):
@@ -103,13 +103,13 @@ def test_display_with_a_closed_stream_does_not_raise() -> None:
 
 
 @pytest.mark.parametrize("kind", [Terminal, io.StringIO])
-def test_display_in_session_shows_a_run_on_terminals_only(
+def test_display_of_session_shows_a_run_on_terminals_only(
     kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = kind()
     monkeypatch.setattr(sys, "stderr", stream)
     run = spec("paper", TINY, seed=3)
-    display = in_session(run)
+    display = Display.of_session(run)
     display(Event(run=run.id, stage="training", remark="epoch 1/2 done"))
     display.close()
     assert ("paper s3: epoch 1/2 done" in stream.getvalue()) is (kind is Terminal)
