@@ -167,9 +167,9 @@ def _with_tuned(effects: StudyEffects, records: Sequence[RunRecord], sentences: 
         if record.spec.budget == "pilot" and record.status not in FINISHED
     }
     choices = {
-        changes: choice
+        changes: chosen
         for changes, same in pilots.items()
-        if (keys[changes], (choice := choose(same)).epochs) not in unfinished
+        if (keys[changes], (chosen := choose(same)).epochs) not in unfinished
     }
     if not choices:
         return effects
