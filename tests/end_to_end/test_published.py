@@ -10,15 +10,14 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import published_pages
 import pytest
 import readme_results
 from places import ROOT
+from published_records import FOLDERS, PUBLISHED, RECORDS, REPORTS, RESULTS_PAGE, grouped, section
 
 from harness.analysis.evidence import metric_function, row_evidence
 from harness.analysis.metric_registry import METRICS
@@ -32,29 +31,8 @@ from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
-from impls.recipes import LEARNED_POSITIONS
 
-PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
-RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-ABLATION, SMALLER, TUTORIAL_SIZE, TYING, LAYERS, CAPTIONS = (
-    ROOT / getattr(published_pages, name)
-    for name in ("ABLATION", "SMALLER", "TUTORIAL_SIZE", "TYING", "LAYERS", "CAPTIONS")
-)
-FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
-RECORDS = FOLDERS[PUBLISHED]
 SPEED = {ROOT / path: pages for path, pages in published_pages.SPEED.items()}
-
-
-def section(title: str) -> str:
-    """Return a section of the results page."""
-    return RESULTS_PAGE.split(f"## {title}\n")[1].split("## ")[0]
-
-
-def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> dict[Any, list[RunRecord]]:
-    groups: dict[Any, list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault(key(record), []).append(record)
-    return groups
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -76,7 +54,7 @@ def test_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.Captu
     code = main(["check", "--verbose", "--results", str(folder)])
     output = capsys.readouterr().out
     assert code == 0, output
-    if folder == CAPTIONS or os.environ.get("MULTI30K_DIR"):
+    if folder == ROOT / published_pages.CAPTIONS or os.environ.get("MULTI30K_DIR"):
         assert f"C31 recomputed scores ok ({len(FOLDERS[folder])} runs" in re.sub(r" +", " ", output)
 
 
@@ -294,92 +272,6 @@ def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest
     table = capsys.readouterr().out.partition("Quality: B against A")[2].partition(" metrics differ significantly")[0]
     assert table.count("? not tested") == 2
     assert table.endswith("\n10 of 10")
-
-
-def assert_effects_are_published(text: str, pages: str, count: int) -> None:
-    """Assert that a section has this number of effects, all of which are on the page of an ablation."""
-    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / pages / "index.md").read_text(encoding="utf-8"))
-    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(text.split()))
-    assert len(effects) == count
-    assert not [effect for effect in effects if effect not in page]
-
-
-@pytest.mark.parametrize(
-    ("folder", "seeds", "title", "pages", "effects"),
-    [
-        (ABLATION, 5, "Which detail matters?", "ablation", 8),
-        (TUTORIAL_SIZE, 4, "The same at the tutorials' size", "tutorial-size/ablation", 8),
-    ],
-)
-def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str, pages: str, effects: int) -> None:
-    cells = grouped(FOLDERS[folder], positions_and_init)
-    assert {len(records) for records in cells.values()} == {seeds}
-    text = section(title)
-    for positions in {positions for positions, _ in cells}:
-        values = [lowest_loss_and_bleu(cells[positions, init]) for init in ("xavier", "width")]
-        row = [f"`{positions}`", *itertools.chain(*zip(*values, strict=True))]
-        assert f"| {' | '.join(row)} |" in text
-    assert_effects_are_published(text, pages, effects)
-
-
-def test_results_page_repeats_the_tuned_ablation() -> None:
-    budgets = grouped(FOLDERS[SMALLER], lambda run: run.spec.budget)
-    pilots, fixed, tuned = (grouped(budgets[name], positions_and_init) for name in ("pilot", "controlled", "tuned"))
-    assert {len(runs) for runs in (*fixed.values(), *tuned.values())} == {5}
-    text = section("The same at a smaller size")
-    for positions in {positions for positions, _ in tuned}:
-        cells = [lowest_loss_and_bleu(runs[positions, init]) for runs in (tuned, fixed) for init in ("xavier", "width")]
-        losses, scores = zip(*cells, strict=True)
-        assert f"| {' | '.join([f'`{positions}`', *losses[:2], *scores])} |" in text
-    chosen = {pair: rate_tuning.choose(runs).rate for pair, runs in pilots.items()}
-    assert chosen == dict.fromkeys(chosen, 0.002) | {("rotary", "xavier"): 0.004}, "as the text says"
-    assert_effects_are_published(text, "smaller/ablation", 12)
-
-
-def positions_and_init(record: RunRecord) -> tuple[str, str]:
-    return record.spec.recipe.positions, record.spec.recipe.embedding_init
-
-
-def changed_level(record: RunRecord) -> str:
-    for name in ("norm_order", "norm", "ffn", "activation"):
-        if getattr(record.spec.recipe, name) != getattr(LEARNED_POSITIONS, name):
-            return f"{name}={getattr(record.spec.recipe, name)}"
-    return "base"
-
-
-def test_results_page_repeats_the_ablation_of_layers() -> None:
-    pilots, runs = (grouped(FOLDERS[LAYERS], lambda run: run.spec.budget)[budget] for budget in ("pilot", "controlled"))
-    levels = grouped(runs, changed_level)
-    assert {len(records) for records in levels.values()} == {5}
-    text = section("Norms, activations and feed-forward")
-    chosen = {rate_tuning.choose(records).rate for records in grouped(pilots, changed_level).values()}
-    assert chosen == {0.001}
-    assert "All eight recipes choose 0.001" in " ".join(text.split())
-    for level, records in levels.items():
-        loss, bleu = lowest_loss_and_bleu(records)
-        assert f"| `{level}` | {loss} | {bleu} |" in text
-    assert_effects_are_published(text, "layers/ablation", 2 * (len(levels) - 1))
-
-
-def test_results_page_repeats_the_runs_on_tying() -> None:
-    text = section("Why is `paper` ahead?")
-    paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
-    cells = grouped([*FOLDERS[TYING], *paper], lambda run: (run.spec.recipe.positions, run.spec.recipe.tying))
-    assert len(cells) == 4
-    for (positions, tying), runs in cells.items():
-        sizes = grouped(runs, lambda run: run.spec.recipe.width > 128)
-        smaller, full = sizes[False], sizes[True]
-        assert sorted(record.spec.seed for record in smaller) == list(range(5))
-        assert [record.spec.seed for record in full] == [0]
-        row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *lowest_loss_and_bleu(full)]
-        assert f"| {' | '.join(row)} |" in text
-    assert_effects_are_published(text, "tying/ablation", 3)
-
-
-def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
-    """Return the means over some runs as the results page shows them."""
-    losses = [min(epoch.validation_loss or math.inf for epoch in run.curve) for run in records]
-    return [f"{np.mean(losses):.3f}", f"{np.mean([run.scores['bleu_sacre'] for run in records]):.1f}"]
 
 
 def possible_runs(plan: ablate.AblationPlan) -> list[RunSpec]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import published_pages
 import pytest
@@ -13,7 +15,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import TRAININGS
 
-FOLDER = ROOT / published_pages.TUNED
+FOLDER, CASED = ROOT / published_pages.TUNED, ROOT / published_pages.CASED
 RUNS = run_store.records(FOLDER)
 ON_CPU = run_store.records(ROOT / published_pages.SPEEDRUN)
 TEXT = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
@@ -23,6 +25,11 @@ DIRECTIONS = ("de-en", "en-de")
 
 def in_direction(direction: str) -> list[RunRecord]:
     return [run for run in RUNS if run.spec.data.direction == direction]
+
+
+ROWS = {f"`{direction}`": (FOLDER, in_direction(direction)) for direction in DIRECTIONS}
+ROWS["`en-de`, cased"] = CASED, run_store.records(CASED)
+"""The rows of the results page: its first cell, and the folder and runs that it describes."""
 
 
 def mean(runs: list[RunRecord], metric: str) -> float:
@@ -39,27 +46,38 @@ def curves(runs: list[RunRecord]) -> tuple[list[float], list[float]]:
 
 
 def test_runs_have_all_epochs_and_the_seeds_of_the_runs_on_a_cpu() -> None:
-    assert {(run.spec.variant, run.status, len(run.curve)) for run in RUNS} == {
+    published = [runs for _, runs in ROWS.values()]
+    assert {(run.spec.variant, run.status, len(run.curve)) for runs in published for run in runs} == {
         ("tuned", "completed", TRAININGS["tuned"].epochs)
     }
-    for runs in (*map(in_direction, DIRECTIONS), ON_CPU):
+    for runs in (*published, ON_CPU):
         assert sorted(run.spec.seed for run in runs) == list(range(5))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_results_page_repeats_the_scores(direction: str) -> None:
-    runs = in_direction(direction)
-    boards = analyse_bench(runs, FOLDER).tables[0].leaderboards
+@pytest.mark.parametrize("title", ROWS)
+def test_results_page_repeats_the_scores(title: str) -> None:
+    folder, runs = ROWS[title]
+    boards = analyse_bench(runs, folder).tables[0].leaderboards
     (interval,) = boards["bleu_sacre"].intervals.values()
     scores = sorted(run.scores["bleu_sacre"] or 0.0 for run in runs)
     cells = [
-        f"`{direction}`",
+        title,
         f"{number(interval.mean, 1)} ({between(interval, 1)})",
         f"{scores[0]:.1f} to {scores[-1]:.1f}",
         f"{mean(runs, 'bleu_tokenised'):.1f}",
         f"{mean(runs, 'test_perplexity'):.2f}",
     ]
     assert f"| {' | '.join(cells)} |" in SECTION
+
+
+def test_cased_runs_differ_from_the_others_only_in_case() -> None:
+    lower = sorted(in_direction("en-de"), key=lambda run: run.spec.seed)
+    cased = sorted(run_store.records(CASED), key=lambda run: run.spec.seed)
+    assert [replace(run.spec, data=replace(run.spec.data, case="lower")) for run in cased] == [
+        run.spec for run in lower
+    ]
+    scores = sorted(run.scores["bleu_sacre"] or 0.0 for run in cased)
+    assert f"cased `en-de` runs together have 41.0 sacreBLEU, alone {scores[0]:.1f} to {scores[-1]:.1f}" in SECTION
 
 
 def test_results_page_repeats_the_curves() -> None:

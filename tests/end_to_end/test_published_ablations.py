@@ -1,0 +1,111 @@
+"""What the documentation says about the published ablations, beside their records and pages."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import published_pages
+import pytest
+from places import ROOT
+from published_records import FOLDERS, RECORDS, REPORTS, grouped, lowest_loss_and_bleu, section
+
+from harness.execution import rate_tuning
+from harness.storage.records import RunRecord
+from impls.recipes import LEARNED_POSITIONS
+
+ABLATION, SMALLER, TUTORIAL_SIZE, TYING, LAYERS = (
+    ROOT / getattr(published_pages, name) for name in ("ABLATION", "SMALLER", "TUTORIAL_SIZE", "TYING", "LAYERS")
+)
+
+
+def assert_effects_are_published(text: str, pages: str, count: int) -> None:
+    """Assert that a section has this number of effects, all of which are on the page of an ablation."""
+    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / pages / "index.md").read_text(encoding="utf-8"))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(text.split()))
+    assert len(effects) == count
+    assert not [effect for effect in effects if effect not in page]
+
+
+@pytest.mark.parametrize(
+    ("folder", "seeds", "title", "pages", "effects"),
+    [
+        (ABLATION, 5, "Which detail matters?", "ablation", 8),
+        (TUTORIAL_SIZE, 5, "The same at the tutorials' size", "tutorial-size/ablation", 9),
+    ],
+)
+def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str, pages: str, effects: int) -> None:
+    budgets = grouped(FOLDERS[folder], lambda run: run.spec.budget)
+    cells = grouped(budgets["controlled"], positions_and_init)
+    assert {len(records) for records in cells.values()} == {seeds}
+    text = section(title)
+    for positions in {positions for positions, _ in cells}:
+        values = [lowest_loss_and_bleu(cells[positions, init]) for init in ("xavier", "width")]
+        row = [f"`{positions}`", *itertools.chain(*zip(*values, strict=True))]
+        assert f"| {' | '.join(row)} |" in text
+    assert_effects_are_published(text, pages, effects)
+
+
+def test_results_page_repeats_the_chosen_rates() -> None:
+    smaller, full = (chosen_rates(folder) for folder in (SMALLER, TUTORIAL_SIZE))
+    assert smaller == dict.fromkeys(smaller, 0.002) | {("rotary", "xavier"): 0.004}, "as the text says"
+    assert full == dict.fromkeys(full, 0.0005), "as the text says"
+
+
+def chosen_rates(folder: Path) -> dict[tuple[str, str], float]:
+    """Return the learning rate that the pilots choose for each recipe."""
+    pilots = [run for run in FOLDERS[folder] if run.spec.budget == "pilot"]
+    return {pair: rate_tuning.choose(runs).rate for pair, runs in grouped(pilots, positions_and_init).items()}
+
+
+def test_results_page_repeats_the_tuned_ablation() -> None:
+    budgets = grouped(FOLDERS[SMALLER], lambda run: run.spec.budget)
+    fixed, tuned = (grouped(budgets[name], positions_and_init) for name in ("controlled", "tuned"))
+    assert {len(runs) for runs in (*fixed.values(), *tuned.values())} == {5}
+    text = section("The same at a smaller size")
+    for positions in {positions for positions, _ in tuned}:
+        cells = [lowest_loss_and_bleu(runs[positions, init]) for runs in (tuned, fixed) for init in ("xavier", "width")]
+        losses, scores = zip(*cells, strict=True)
+        assert f"| {' | '.join([f'`{positions}`', *losses[:2], *scores])} |" in text
+    assert_effects_are_published(text, "smaller/ablation", 12)
+
+
+def positions_and_init(record: RunRecord) -> tuple[str, str]:
+    return record.spec.recipe.positions, record.spec.recipe.embedding_init
+
+
+def changed_level(record: RunRecord) -> str:
+    for name in ("norm_order", "norm", "ffn", "activation"):
+        if getattr(record.spec.recipe, name) != getattr(LEARNED_POSITIONS, name):
+            return f"{name}={getattr(record.spec.recipe, name)}"
+    return "base"
+
+
+def test_results_page_repeats_the_ablation_of_layers() -> None:
+    pilots, runs = (grouped(FOLDERS[LAYERS], lambda run: run.spec.budget)[budget] for budget in ("pilot", "controlled"))
+    levels = grouped(runs, changed_level)
+    assert {len(records) for records in levels.values()} == {5}
+    text = section("Norms, activations and feed-forward")
+    chosen = {rate_tuning.choose(records).rate for records in grouped(pilots, changed_level).values()}
+    assert chosen == {0.001}
+    assert "All eight recipes choose 0.001" in " ".join(text.split())
+    for level, records in levels.items():
+        loss, bleu = lowest_loss_and_bleu(records)
+        assert f"| `{level}` | {loss} | {bleu} |" in text
+    assert_effects_are_published(text, "layers/ablation", 2 * (len(levels) - 1))
+
+
+def test_results_page_repeats_the_runs_on_tying() -> None:
+    text = section("Why is `paper` ahead?")
+    paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
+    cells = grouped([*FOLDERS[TYING], *paper], lambda run: (run.spec.recipe.positions, run.spec.recipe.tying))
+    assert len(cells) == 4
+    for (positions, tying), runs in cells.items():
+        sizes = grouped(runs, lambda run: run.spec.recipe.width > 128)
+        smaller, full = sizes[False], sizes[True]
+        assert sorted(record.spec.seed for record in smaller) == list(range(5))
+        assert [record.spec.seed for record in full] == [0]
+        row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *lowest_loss_and_bleu(full)]
+        assert f"| {' | '.join(row)} |" in text
+    assert_effects_are_published(text, "tying/ablation", 3)
