@@ -48,8 +48,9 @@ def test_results_page_repeats_the_ablation(folder: Path, seeds: int, title: str,
 
 
 def test_results_page_repeats_the_chosen_rates() -> None:
-    smaller, full = (chosen_rates(folder) for folder in (SMALLER, TUTORIAL_SIZE))
+    smaller, small, full = (chosen_rates(folder) for folder in (SMALLER, ABLATION, TUTORIAL_SIZE))
     assert smaller == dict.fromkeys(smaller, 0.002) | {("rotary", "xavier"): 0.004}, "as the text says"
+    assert small == dict.fromkeys(small, 0.001) | {("rotary", "width"): 0.002}, "as the text says"
     assert full == dict.fromkeys(full, 0.0005), "as the text says"
 
 
@@ -57,6 +58,19 @@ def chosen_rates(folder: Path) -> dict[tuple[str, str], float]:
     """Return the learning rate that the pilots choose for each recipe."""
     pilots = [run for run in FOLDERS[folder] if run.spec.budget == "pilot"]
     return {pair: rate_tuning.choose(runs).rate for pair, runs in grouped(pilots, positions_and_init).items()}
+
+
+def test_results_page_repeats_that_one_pilot_chose_wrongly() -> None:
+    runs = [run for run in FOLDERS[ABLATION] if positions_and_init(run) == ("rotary", "width")]
+    (pilot,), (other,) = (
+        [run for run in runs if (run.spec.budget, run.spec.training.peak_rate) == ("pilot", rate)]
+        for rate in (0.002, 0.001)
+    )
+    budgets = grouped(runs, lambda run: run.spec.budget)
+    (loss, bleu), (loss_before, bleu_before) = (lowest_loss_and_bleu(budgets[name]) for name in ("tuned", "controlled"))
+    text = " ".join(section("Which detail matters?").split())
+    assert f"(loss {lowest_loss_and_bleu([pilot])[0]} instead of {lowest_loss_and_bleu([other])[0]})" in text
+    assert f"loss {loss} instead of {loss_before}, and {bleu} BLEU instead of {bleu_before}" in text
 
 
 def test_results_page_repeats_the_tuned_ablation() -> None:
