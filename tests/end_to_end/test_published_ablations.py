@@ -52,6 +52,9 @@ def test_results_page_repeats_the_chosen_rates() -> None:
     assert smaller == dict.fromkeys(smaller, 0.002) | {("rotary", "xavier"): 0.004}, "as the text says"
     assert small == dict.fromkeys(small, 0.001) | {("rotary", "width"): 0.002}, "as the text says"
     assert full == dict.fromkeys(full, 0.0005), "as the text says"
+    pilots = [run for run in FOLDERS[TYING] if run.spec.budget == "pilot"]
+    rates = {rate_tuning.choose(runs).rate for runs in grouped(pilots, positions_and_tying).values()}
+    assert rates == {0.001}, "as the text says"
 
 
 def chosen_rates(folder: Path) -> dict[tuple[str, str], float]:
@@ -89,6 +92,10 @@ def positions_and_init(record: RunRecord) -> tuple[str, str]:
     return record.spec.recipe.positions, record.spec.recipe.embedding_init
 
 
+def positions_and_tying(record: RunRecord) -> tuple[str, str]:
+    return record.spec.recipe.positions, record.spec.recipe.tying
+
+
 def changed_level(record: RunRecord) -> str:
     for name in ("norm_order", "norm", "ffn", "activation"):
         if getattr(record.spec.recipe, name) != getattr(LEARNED_POSITIONS, name):
@@ -113,7 +120,8 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
 def test_results_page_repeats_the_runs_on_tying() -> None:
     text = section("Why is `paper` ahead?")
     paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
-    cells = grouped([*FOLDERS[TYING], *paper], lambda run: (run.spec.recipe.positions, run.spec.recipe.tying))
+    runs = [run for run in FOLDERS[TYING] if run.spec.budget == "controlled"]
+    cells = grouped([*runs, *paper], positions_and_tying)
     assert len(cells) == 4
     for (positions, tying), runs in cells.items():
         sizes = grouped(runs, lambda run: run.spec.recipe.width > 128)
