@@ -176,7 +176,7 @@ class Launcher(ABC, Generic[Handle]):
 
     def show_remote(self, run: str, line: str) -> None:
         """Show a line that a node printed about a run, unless it says that the run failed: `_close` says it too."""
-        if not line.startswith(f"{run}: failed: "):
+        if line.startswith(run) and not line.startswith(f"{run}: failed: "):
             self.display.line(line)
 
     def execute(self) -> Outcome:

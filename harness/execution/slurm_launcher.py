@@ -152,8 +152,7 @@ class SlurmLauncher(Launcher[SlurmRun]):
             lines, newline, _ = file.read().rpartition(b"\n")
             run.read_bytes = (run.read_bytes or 0) + len(lines + newline)
             for line in lines.decode(errors="replace").split("\n"):
-                if line.startswith(run.spec.id):
-                    self.show_remote(run.spec.id, line)
+                self.show_remote(run.spec.id, line)
 
     def has_started(self, handle: SlurmRun) -> bool:
         """Return whether the job has opened its output."""

@@ -79,6 +79,7 @@ def test_signal_cancels_tasks_which_send_checkpoints(tmp_path: Path, monkeypatch
     assert outcome.signal == signal.SIGTERM
     assert [record.status for record in outcome.records] == ["interrupted"]
     assert checkpoint_files.exists(results, run.id)
+    assert stream.getvalue().count("Stopping 1 run: ") == 1, "not once more for each node"
 
 
 def test_code_includes_the_modules_of_external_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
