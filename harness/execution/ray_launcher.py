@@ -151,9 +151,9 @@ class RayLauncher(Launcher[RayTask]):
             raise NoRecord(f"Ray lost it: {type(error).__name__}: {_first_line(error)}") from error
 
     def interrupt(self) -> None:
-        """Interrupt every task as Ctrl-C does."""
+        """Interrupt every task as Ctrl-C does, but not the calls of the mailbox that it has in progress."""
         for task in self.running.values():
-            self.ray.cancel(task.reference, force=False)
+            self.ray.cancel(task.reference, force=False, recursive=False)
 
     def kill(self) -> None:
         """Kill the worker of every task."""
@@ -163,8 +163,16 @@ class RayLauncher(Launcher[RayTask]):
 
 def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Execute a run on the node that Ray calls this on."""
-    mailbox.put((remote_run.spec.id, STARTED + socket.gethostname()))
-    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.spec.id, line)))
+
+    def say(line: str) -> None:
+        # Without waiting as `put` does: Ray lends the cores of a task that waits to another one.
+        mailbox.actor.put_nowait.remote((remote_run.spec.id, line))
+
+    say(STARTED + socket.gethostname())
+    contents = transfer.execute_remote(remote_run, corpus, say)
+    with contextlib.suppress(Exception):
+        mailbox.qsize()  # now all lines have arrived
+    return contents
 
 
 def _mailbox(ray: Any) -> Any:
