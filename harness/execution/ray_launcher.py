@@ -148,7 +148,8 @@ class RayLauncher(Launcher[RayTask]):
         except self.ray.exceptions.TaskCancelledError as error:
             raise NoRecord("interrupted before it could send its files") from error
         except self.ray.exceptions.RayError as error:
-            raise NoRecord(f"Ray lost it: {type(error).__name__}: {_first_line(error)}") from error
+            cause = getattr(error, "cause", error)  # what the task raised; the error itself begins with a traceback
+            raise NoRecord(f"Ray lost it: {type(cause).__name__}: {_first_line(cause)}") from error
 
     def interrupt(self) -> None:
         """Interrupt every task as Ctrl-C does, but not the calls of the mailbox that it has in progress."""

@@ -54,11 +54,17 @@ def test_tasks_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pyte
 
 def test_lost_worker_and_damaged_files_are_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = install_ray(tmp_path / "ray", monkeypatch)
-    runs = [spec(seed=seed) for seed in range(2)]
+    runs = [spec(seed=seed) for seed in range(3)]
 
     def get(task: Any) -> transfer.Contents:
         if task.stdout.parent.name == "1":
             raise sys.modules["ray"].exceptions.RayError("the worker died.\nmore")
+        if task.stdout.parent.name == "3":
+            error = sys.modules["ray"].exceptions.RayError(
+                "\x1b[36mray::task\x1b[39m\nTraceback\nOSError: no space left"
+            )
+            error.cause = OSError("no space left")
+            raise error
         return {run_store.RECORD: b"{}"}
 
     monkeypatch.setattr(sys.modules["ray"], "get", get)
@@ -67,7 +73,8 @@ def test_lost_worker_and_damaged_files_are_failures(tmp_path: Path, monkeypatch:
     reasons = {record.spec.seed: record.reason for record in outcome.records}
     assert reasons[0] == "Ray lost it: RayError: the worker died"
     assert reasons[1].startswith("its record cannot be stored: record.json: damaged")
-    assert len(ray.options) == 2
+    assert reasons[2] == "Ray lost it: OSError: no space left"
+    assert len(ray.options) == 3
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
