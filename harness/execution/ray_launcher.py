@@ -127,7 +127,7 @@ class RayLauncher(Launcher[RayTask]):
             time.sleep(POLL_SECONDS)
             return []
         ended, _ = self.ray.wait(list(tasks), num_returns=1, timeout=POLL_SECONDS)
-        for run, line in self._mailbox.get_nowait_batch(self._mailbox.qsize()):
+        for run, line in self.ray.get(self._mailbox.take.remote()):
             task = self.running.get(run)
             if task is not None and line.startswith(STARTED):
                 task.starts += 1
@@ -166,23 +166,35 @@ def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> 
     """Execute a run on the node that Ray calls this on."""
 
     def say(line: str) -> None:
-        # Without waiting as `put` does: Ray lends the cores of a task that waits to another one.
-        mailbox.actor.put_nowait.remote((remote_run.spec.id, line))
+        # Without waiting for it: Ray lends the cores of a waiting task to another one, and interrupts the wait.
+        mailbox.put.remote(remote_run.spec.id, line)
 
     say(STARTED + socket.gethostname())
-    contents = transfer.execute_remote(remote_run, corpus, say)
-    with contextlib.suppress(Exception):
-        mailbox.qsize()  # now all lines have arrived
-    return contents
+    return transfer.execute_remote(remote_run, corpus, say)
+
+
+class Mailbox:
+    """The lines that tasks have sent, in an actor. It calls its methods in the order in which each task does."""
+
+    def __init__(self) -> None:
+        self._lines = list[tuple[str, str]]()
+
+    def put(self, run: str, line: str) -> None:
+        """Add a line about a run."""
+        self._lines.append((run, line))
+
+    def take(self) -> list[tuple[str, str]]:
+        """Remove and return all lines."""
+        lines, self._lines = self._lines, []
+        return lines
 
 
 def _mailbox(ray: Any) -> Any:
-    """Return a queue that tasks write lines to. It is on this machine's node, which lasts as long as this process."""
-    from ray.util.queue import Queue
+    """Return a mailbox on this machine's node, which lasts as long as this process."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})
+    return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=strategy).remote()
 
 
 @contextlib.contextmanager
