@@ -28,6 +28,11 @@ FOLDER = ".slurm"
 MINUTES = 24 * 60
 """The default time limit of a job; submitit's own is five minutes."""
 
+MOST_TIMEOUTS = 1000
+"""How often a job that is out of time is queued again. Each time its run goes on from a checkpoint; submitit gives up
+after three.
+"""
+
 POLL_SECONDS = 1.0
 SHARED_SECONDS = 10.0
 """The time after which a file of another machine is visible on a shared file system."""
@@ -132,7 +137,9 @@ class SlurmLauncher(Launcher[SlurmRun]):
             group = [run for run in runs if run.resources == (threads, gpus)]
             resources = {"timeout_min": MINUTES, "cpus_per_task": threads, "gpus_per_node": gpus or None}
             try:
-                executor = self._submitit.AutoExecutor(folder=self._folder / "%j", cluster=self._cluster)
+                executor = self._submitit.AutoExecutor(
+                    folder=self._folder / "%j", cluster=self._cluster, slurm_max_num_timeout=MOST_TIMEOUTS
+                )
                 executor.update_parameters(name="bakeoff", **resources, **self._submitit_parameters)
                 with executor.batch():
                     jobs = [executor.submit(SlurmTask(run.spec, self.results, self.settings)) for run in group]
