@@ -221,11 +221,17 @@ def _cluster(name: str) -> str:
 
 
 def _submitit_parameters(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return options under submitit's names; those that submitit does not have become options of sbatch."""
+    """Return options under submitit's names; those that submitit does not have become options of sbatch.
+
+    Raises:
+        ValueError: The time is not a number of minutes, with which submitit calculates when a job is out of time.
+    """
     from submitit.slurm.slurm import SlurmExecutor
 
     accepted = SlurmExecutor._valid_parameters()
     values = {name: int(text) if text.isdecimal() else text for name, text in options.items()}
+    if isinstance(values.get("time"), str):
+        raise ValueError(f"--slurm time={values['time']}: expected minutes, such as 240")
     parameters: dict[str, Any] = {f"slurm_{name}": value for name, value in values.items() if name in accepted}
     sbatch = {name: value for name, value in values.items() if name not in accepted}
     return parameters | ({"slurm_additional_parameters": sbatch} if sbatch else {})
