@@ -334,7 +334,7 @@ def _announce(plan: MeasurementPlan) -> None:
             f"{available:.0f}: some may fail; to use less, give fewer of --variant, --framework or --baseline"
         )
     for absent in plan.absent:
-        say(f"Left out: {absent.name}. {absent.reason}")
+        say(f"Left out: {absent.name}: {absent.reason}")
     recipes = {weights_key(job.spec) for job in plan.jobs}
     if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts) and set(plan.parts) != {"scaling"}:
         say(

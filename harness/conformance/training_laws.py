@@ -26,6 +26,7 @@ from harness.conformance.models_under_test import (
 from harness.data.batches import pad
 from harness.evaluation.search import Decoded, translate
 from harness.experiments.specs import DecodingSpec
+from harness.text import count
 from impls.contract import EOS, PAD, SOS, UNK, Ids, Seq2SeqModel
 
 TIE = 1e-4
@@ -114,7 +115,7 @@ def search(subject: ModelUnderTest) -> str:
         words = tuple(translation.tokens for translation in table.translations)
         require(words == by_hand, f"beam {beam} on the table, length penalty {length_penalty}: {words}, not {by_hand}")
     ties += decoded.ties
-    return f"{ties} ties" if ties else ""
+    return count(ties, "tie") if ties else ""
 
 
 def resumption(subject: ModelUnderTest) -> str:

@@ -133,10 +133,11 @@ class Launcher(ABC, Generic[Handle]):
     """Whether this process holds the lock of a run in progress. Otherwise the process of the run does."""
 
     def __post_init__(self) -> None:
-        # A single run may be one of many for the launcher that sent it, where only its id is unique.
-        names = run_names(self.specs) if len(self.specs) > 1 else [spec.id for spec in self.specs]
+        # A single run may be one of many for the launcher that sent it, which alone knows how many are done.
+        are_all = len(self.specs) > 1
+        names = run_names(self.specs) if are_all else [spec.id for spec in self.specs]
         name_of = {spec.id: name for spec, name in zip(self.specs, names, strict=True)}
-        self.display = Display(self.stream, names=name_of, overall=self._overall)
+        self.display = Display(self.stream, names=name_of, overall=self._overall if are_all else None)
         self.running: dict[str, Handle] = {}
         self.stopping = False
         self._waiting, self._elsewhere = list(self.specs), list[RunSpec]()
@@ -175,7 +176,7 @@ class Launcher(ABC, Generic[Handle]):
 
     def show_remote(self, run: str, line: str) -> None:
         """Show a line that a node printed about a run, unless it says that the run failed: `_close` says it too."""
-        if not line.startswith(f"{run}: failed: "):
+        if line.startswith(run) and not line.startswith(f"{run}: failed: "):
             self.display.line(line)
 
     def execute(self) -> Outcome:

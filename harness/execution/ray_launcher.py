@@ -127,7 +127,7 @@ class RayLauncher(Launcher[RayTask]):
             time.sleep(POLL_SECONDS)
             return []
         ended, _ = self.ray.wait(list(tasks), num_returns=1, timeout=POLL_SECONDS)
-        for run, line in self._mailbox.get_nowait_batch(self._mailbox.qsize()):
+        for run, line in self.ray.get(self._mailbox.take.remote()):
             task = self.running.get(run)
             if task is not None and line.startswith(STARTED):
                 task.starts += 1
@@ -148,12 +148,13 @@ class RayLauncher(Launcher[RayTask]):
         except self.ray.exceptions.TaskCancelledError as error:
             raise NoRecord("interrupted before it could send its files") from error
         except self.ray.exceptions.RayError as error:
-            raise NoRecord(f"Ray lost it: {type(error).__name__}: {_first_line(error)}") from error
+            cause = getattr(error, "cause", error)  # what the task raised; the error itself begins with a traceback
+            raise NoRecord(f"Ray lost it: {type(cause).__name__}: {_first_line(cause)}") from error
 
     def interrupt(self) -> None:
-        """Interrupt every task as Ctrl-C does."""
+        """Interrupt every task as Ctrl-C does, but not the calls of the mailbox that it has in progress."""
         for task in self.running.values():
-            self.ray.cancel(task.reference, force=False)
+            self.ray.cancel(task.reference, force=False, recursive=False)
 
     def kill(self) -> None:
         """Kill the worker of every task."""
@@ -163,17 +164,37 @@ class RayLauncher(Launcher[RayTask]):
 
 def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Execute a run on the node that Ray calls this on."""
-    mailbox.put((remote_run.spec.id, STARTED + socket.gethostname()))
-    return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.spec.id, line)))
+
+    def say(line: str) -> None:
+        # Without waiting for it: Ray lends the cores of a waiting task to another one, and interrupts the wait.
+        mailbox.put.remote(remote_run.spec.id, line)
+
+    say(STARTED + socket.gethostname())
+    return transfer.execute_remote(remote_run, corpus, say)
+
+
+class Mailbox:
+    """The lines that tasks have sent, in an actor. It calls its methods in the order in which each task does."""
+
+    def __init__(self) -> None:
+        self._lines = list[tuple[str, str]]()
+
+    def put(self, run: str, line: str) -> None:
+        """Add a line about a run."""
+        self._lines.append((run, line))
+
+    def take(self) -> list[tuple[str, str]]:
+        """Remove and return all lines."""
+        lines, self._lines = self._lines, []
+        return lines
 
 
 def _mailbox(ray: Any) -> Any:
-    """Return a queue that tasks write lines to. It is on this machine's node, which lasts as long as this process."""
-    from ray.util.queue import Queue
+    """Return a mailbox on this machine's node, which lasts as long as this process."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})
+    return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=strategy).remote()
 
 
 @contextlib.contextmanager

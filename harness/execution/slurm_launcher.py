@@ -28,6 +28,11 @@ FOLDER = ".slurm"
 MINUTES = 24 * 60
 """The default time limit of a job; submitit's own is five minutes."""
 
+MOST_TIMEOUTS = 1000
+"""How often a job that is out of time is queued again. Each time its run goes on from a checkpoint; submitit gives up
+after three.
+"""
+
 POLL_SECONDS = 1.0
 SHARED_SECONDS = 10.0
 """The time after which a file of another machine is visible on a shared file system."""
@@ -132,7 +137,9 @@ class SlurmLauncher(Launcher[SlurmRun]):
             group = [run for run in runs if run.resources == (threads, gpus)]
             resources = {"timeout_min": MINUTES, "cpus_per_task": threads, "gpus_per_node": gpus or None}
             try:
-                executor = self._submitit.AutoExecutor(folder=self._folder / "%j", cluster=self._cluster)
+                executor = self._submitit.AutoExecutor(
+                    folder=self._folder / "%j", cluster=self._cluster, slurm_max_num_timeout=MOST_TIMEOUTS
+                )
                 executor.update_parameters(name="bakeoff", **resources, **self._submitit_parameters)
                 with executor.batch():
                     jobs = [executor.submit(SlurmTask(run.spec, self.results, self.settings)) for run in group]
@@ -152,8 +159,7 @@ class SlurmLauncher(Launcher[SlurmRun]):
             lines, newline, _ = file.read().rpartition(b"\n")
             run.read_bytes = (run.read_bytes or 0) + len(lines + newline)
             for line in lines.decode(errors="replace").split("\n"):
-                if line.startswith(run.spec.id):
-                    self.show_remote(run.spec.id, line)
+                self.show_remote(run.spec.id, line)
 
     def has_started(self, handle: SlurmRun) -> bool:
         """Return whether the job has opened its output."""
@@ -215,11 +221,17 @@ def _cluster(name: str) -> str:
 
 
 def _submitit_parameters(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return options under submitit's names; those that submitit does not have become options of sbatch."""
+    """Return options under submitit's names; those that submitit does not have become options of sbatch.
+
+    Raises:
+        ValueError: The time is not a number of minutes, with which submitit calculates when a job is out of time.
+    """
     from submitit.slurm.slurm import SlurmExecutor
 
     accepted = SlurmExecutor._valid_parameters()
     values = {name: int(text) if text.isdecimal() else text for name, text in options.items()}
+    if isinstance(values.get("time"), str):
+        raise ValueError(f"--slurm time={values['time']}: expected minutes, such as 240")
     parameters: dict[str, Any] = {f"slurm_{name}": value for name, value in values.items() if name in accepted}
     sbatch = {name: value for name, value in values.items() if name not in accepted}
     return parameters | ({"slurm_additional_parameters": sbatch} if sbatch else {})

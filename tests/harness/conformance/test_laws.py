@@ -166,6 +166,13 @@ def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatc
     assert_detected(results(ONE_LAYER, numbers={12}, fast=True))
 
 
+def test_law_12_counts_one_tie_in_the_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_laws, "_long_search", lambda subject, model: 1)
+    search = training_laws.translate
+    monkeypatch.setattr(training_laws, "translate", lambda *words: replace(search(*words), ties=0))
+    assert results(ONE_LAYER, numbers={12}, fast=True) == [LawResult(12, "search", True, "1 tie")]
+
+
 @pytest.mark.parametrize(("sentences", "longest"), [(20, 3), (20, 14), (20, 24), (64, 3), (64, 14), (64, 40)])
 def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)

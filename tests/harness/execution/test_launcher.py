@@ -18,6 +18,8 @@ from small_runs import spec
 from harness.execution import launcher as launchers
 from harness.execution.launcher import Launcher, NoRecord, RunHandle, RunSettings
 from harness.experiments.specs import RunSpec
+from harness.processes import progress_display
+from harness.processes.progress import Event
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
 
@@ -165,6 +167,17 @@ def test_run_of_another_process_is_waited_for(
         0: status if not starts else "completed",
         1: "completed",
     }
+
+
+@pytest.mark.parametrize(("runs", "end"), [(RUNS[:1], "preparing\n"), (RUNS, "preparing; 0 of 3 runs done\n")])
+def test_progress_counts_runs_only_if_there_are_several(
+    runs: list[RunSpec], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_display, "LINE_SECONDS", 0.0)
+    stream = io.StringIO()
+    launcher = InstantLauncher(specs=runs, results=tmp_path, stream=stream)
+    launcher.display(Event(run=runs[0].id, stage="preparing"))
+    assert stream.getvalue().endswith(end), "a node of a cluster has one run of many"
 
 
 def test_run_that_cannot_be_started_does_not_stop_others(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from remote_runs import SETTINGS, ReactingStream, assert_same, local_records, re
 from small_runs import TINY, spec
 
 from harness.cli.main import main
-from harness.execution import ray_launcher, transfer
+from harness.execution import ray_launcher
 from harness.storage import checkpoint_files, run_store
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -54,11 +54,19 @@ def test_tasks_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pyte
 
 def test_lost_worker_and_damaged_files_are_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = install_ray(tmp_path / "ray", monkeypatch)
-    runs = [spec(seed=seed) for seed in range(2)]
+    runs = [spec(seed=seed) for seed in range(3)]
 
-    def get(task: Any) -> transfer.Contents:
+    def get(task: Any) -> Any:
+        if isinstance(task, list):
+            return task
         if task.stdout.parent.name == "1":
             raise sys.modules["ray"].exceptions.RayError("the worker died.\nmore")
+        if task.stdout.parent.name == "3":
+            error = sys.modules["ray"].exceptions.RayError(
+                "\x1b[36mray::task\x1b[39m\nTraceback\nOSError: no space left"
+            )
+            error.cause = OSError("no space left")
+            raise error
         return {run_store.RECORD: b"{}"}
 
     monkeypatch.setattr(sys.modules["ray"], "get", get)
@@ -67,7 +75,8 @@ def test_lost_worker_and_damaged_files_are_failures(tmp_path: Path, monkeypatch:
     reasons = {record.spec.seed: record.reason for record in outcome.records}
     assert reasons[0] == "Ray lost it: RayError: the worker died"
     assert reasons[1].startswith("its record cannot be stored: record.json: damaged")
-    assert len(ray.options) == 2
+    assert reasons[2] == "Ray lost it: OSError: no space left"
+    assert len(ray.options) == 3
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
@@ -79,6 +88,7 @@ def test_signal_cancels_tasks_which_send_checkpoints(tmp_path: Path, monkeypatch
     assert outcome.signal == signal.SIGTERM
     assert [record.status for record in outcome.records] == ["interrupted"]
     assert checkpoint_files.exists(results, run.id)
+    assert stream.getvalue().count("Stopping 1 run: ") == 1, "not once more for each node"
 
 
 def test_code_includes_the_modules_of_external_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

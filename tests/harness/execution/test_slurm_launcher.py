@@ -34,6 +34,7 @@ def test_jobs_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pytes
     results, stream = tmp_path / "slurm", io.StringIO()
     outcome = slurm_launcher.execute(specs, results, parameters=LOCAL, stream=stream, settings=SETTINGS)
     shared = {"name": "bakeoff", "timeout_min": 24 * 60, "gpus_per_node": None, "slurm_partition": "any"}
+    shared["slurm_max_num_timeout"] = slurm_launcher.MOST_TIMEOUTS
     shared["slurm_additional_parameters"] = {"reservation": "class"}
     assert executor.batches == [({**shared, "cpus_per_task": 1}, 2), ({**shared, "cpus_per_task": 2}, 1)]
     records = {record.id: record for record in outcome.records}
@@ -88,6 +89,10 @@ def test_refused_parameters_are_one_line_and_leave_no_job(tmp_path: Path, monkey
     [
         ([], "--engine slurm: sbatch is not installed here"),
         (["--slurm", "cluster=moon"], "--slurm cluster=moon: expected slurm, or local"),
+        (
+            ["--slurm", "cluster=local", "--slurm", "time=4:00:00"],
+            "--slurm time=4:00:00: expected minutes, such as 240",
+        ),
     ],
 )
 def test_unavailable_cluster_is_one_line(

@@ -195,12 +195,14 @@ def test_speed_says_whether_recipes_are_trained_first(
     assert ("Each recipe without --weights is first trained" in capsys.readouterr().out) == trains
 
 
-def test_plan_in_bfloat16_leaves_baselines_out() -> None:
+def test_plan_in_bfloat16_leaves_baselines_out(capsys: pytest.CaptureFixture[str]) -> None:
     plan, _ = planned("--variant", "learned_positions", "--baseline", "plain", "--precision", "bfloat16")
     assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
     assert [(model.name, model.reason) for model in plan.absent] == [
         ("plain", "it computes in float32, and this is bfloat16")
     ]
+    speed._announce(plan)
+    assert "Left out: plain: it computes in float32, and this is bfloat16\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
