@@ -57,7 +57,7 @@ COLUMNS = {
 `harness.analysis.metric_registry` as in the records: losses in nats per token, BLEU and chrF from 0 to 100, times in
 seconds, memory in bytes."""
 
-_EPOCH = [field.name for field in dataclasses.fields(EpochRecord)]
+_EPOCH = {field.name: float if "float" in str(field.type) else int for field in dataclasses.fields(EpochRecord)}
 _LEADERBOARD = ["table", "variant", "metric", "mean", "low", "high", "seeds", "best rank", "worst rank"]
 
 
@@ -74,9 +74,7 @@ class TrainedRun:
 
     def curve(self) -> pd.DataFrame:
         """Return the learning curve, one row per epoch; see `EpochRecord` for the columns."""
-        import pandas as pd
-
-        return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve], columns=_EPOCH)
+        return Runs((self.record,), self.results).curves()[[*_EPOCH]]
 
     def __repr__(self) -> str:
         return f"<TrainedRun {self.id}: {self.record.status}>"
@@ -145,7 +143,7 @@ class Runs:
         for record in self.records:
             run = {"run": record.id, "variant": record.spec.variant, "seed": record.spec.seed}
             rows += [run | dataclasses.asdict(epoch) for epoch in record.curve]
-        return pd.DataFrame(rows, columns=["run", "variant", "seed", *_EPOCH])
+        return pd.DataFrame(rows, columns=["run", "variant", "seed", *_EPOCH]).astype(_EPOCH)
 
     def filter(self, condition: Callable[[RunRecord], bool] | None = None, **values: Any) -> Runs:
         """Return the runs that fulfil every condition.
@@ -181,7 +179,8 @@ class Runs:
                 interval, ranks = board.intervals[label], board.rank_interval(label)
                 numbers = (interval.mean, interval.low, interval.high, interval.n, *(ranks or (None, None)))
                 rows.append((heading, label, board.metric.title, *numbers))
-        return pd.DataFrame(rows, columns=_LEADERBOARD)
+        frame = pd.DataFrame(rows, columns=_LEADERBOARD)
+        return frame.astype({"mean": float, "low": float, "high": float, "best rank": "Int64", "worst rank": "Int64"})
 
     def compare(
         self, first: str | TrainedRun, second: str | TrainedRun, *, allow: str | Sequence[str] = ()
@@ -266,7 +265,7 @@ class RunComparison:
                     "conclusion": metric.conclusion(difference).label,
                 }
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).astype(dict.fromkeys([*rows[0]][1:-1], float))
 
     def __repr__(self) -> str:
         return "\n".join([self.to_pandas().to_string(**PRINTED), *self.comparison.remarks])

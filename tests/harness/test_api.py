@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from command_line import HEAVY, imported
@@ -191,6 +192,18 @@ def test_compare_gives_the_intervals_and_p_values_of_the_report() -> None:
 def test_compare_prints_small_p_values_as_a_bound() -> None:
     runs = harness.load(PUBLISHED).filter(budget="controlled")
     assert "<0.001" in repr(runs.compare("bahdanau_gru", "paper"))
+
+
+def test_tables_of_one_seed_have_numbers_where_nothing_is_known(ablation: api.Runs) -> None:
+    runs = ablation.filter(seed=0, embedding_init="width", positions=["learned", "rotary"])
+    board, curves, curve = runs.leaderboard(), runs.curves(), runs[0].curve()
+    assert board["best rank"].isna().all()
+    compared = runs.compare(runs[0], runs[1])
+    table = compared.to_pandas()
+    assert table["low"].isna().all()
+    unknown = [board["best rank"], curves["validation_bleu"], curve["validation_bleu"], table["low"], table["high"]]
+    assert all(pd.api.types.is_numeric_dtype(column) for column in unknown)  # pandas refuses to plot others
+    assert "None" not in repr(compared) + compared._repr_html_() + repr(runs)
 
 
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
