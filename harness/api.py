@@ -279,13 +279,15 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """Return the runs in a folder. Warnings name damaged records, left out, and inner folders if only they have runs.
 
     Raises:
-        ValueError: The folder does not exist.
+        ValueError: The folder does not exist, or is that of one run.
     """
     if not isinstance(folder, str | Path):
         raise ValueError(f"load: expected a folder of results, such as 'results/local', not {brief(folder)}")
     results = Path(folder)
     if not results.is_dir():
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
+    if (results / run_store.RECORD).is_file():
+        raise ValueError(f"{results}: the folder of one run; load the folder around it, {results.parent}")
     runs = Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
     if not runs and (inner := run_store.nested_results(results)):
         warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)

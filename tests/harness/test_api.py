@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -44,9 +45,12 @@ def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
         harness.nothing  # noqa: B018
 
 
-def test_load_of_a_missing_folder_names_it(tmp_path: Path) -> None:
+def test_load_of_a_missing_folder_or_of_one_run_names_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         harness.load(tmp_path / "nowhere")
+    run = next(PUBLISHED.glob("*/record.json")).parent
+    with pytest.raises(ValueError, match="the folder of one run; load the folder around it, .*published$"):
+        harness.load(run)
 
 
 def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
@@ -318,7 +322,7 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
     assert small.training.warmup_updates == 0
     assert (source.recipe, source.budget, source.training.epochs) == (RECIPES["paper"], "source", 2)
     assert source.training.warmup_updates < TRAININGS["paper"].warmup_updates
-    assert load.base_spec(RECIPES["paper"], None, data, 2) == source
+    assert load.base_spec(RECIPES["paper"], None, data, np.arange(3)[2]) == source
     mine = dataclasses.replace(RECIPES["paper"], positions="alibi")
     small, own = (load.base_spec(mine, suite, data, 2) for suite in ("quick", None))
     assert (small.recipe, small.budget, small.training.label_smoothing) == (mine, "controlled", 0)
