@@ -224,20 +224,20 @@ class Runs:
             report_writing.write(self.records, self.results, Path(folder), failures=failures)
         return Path(folder) / "index.html"
 
+    def _heading(self) -> list[str]:
+        """Return the number of runs, and a line about each table whose runs are not comparable."""
+        mismatches = [table.mismatches for table in self.analysis.tables if table.mismatches]
+        lines = [f"Not comparable: {'; '.join(reasons)}" for reasons in mismatches]
+        return [f"{count(len(self), 'run')} in {self.results}", *lines]
+
     def __repr__(self) -> str:
         board = self.leaderboard()
-        heading = f"{count(len(self), 'run')} in {self.results}"
-        return heading if board.empty else f"{heading}\n{board.to_string(index=False)}"
+        return "\n".join(self._heading() + ([] if board.empty else [board.to_string(index=False)]))
 
     def _repr_html_(self) -> str:
-        heading = f"<p>{count(len(self), 'run')} in {html.escape(str(self.results))}</p>"
-        mismatches = "".join(
-            f"<p>Not comparable: {html.escape('; '.join(table.mismatches))}</p>"
-            for table in self.analysis.tables
-            if table.mismatches
-        )
         board = self.leaderboard()
-        return heading + mismatches + ("" if board.empty else board.to_html(index=False, float_format="{:.2f}".format))
+        heading = "".join(f"<p>{html.escape(line)}</p>" for line in self._heading())
+        return heading + ("" if board.empty else board.to_html(index=False, float_format="{:.2f}".format))
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ def run(
         corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
             default with `files`).
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
-        epochs: Passes over the training data; the warm-up of a source is shorter for fewer epochs.
+        epochs: Passes over the training data. Unlike with --epochs, the warm-up of a source changes in proportion.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used and whose size a variant gets; a recipe keeps its own.
             None: as in the source (of a recipe: that of the variant of its name, or the tutorials).

@@ -48,9 +48,8 @@ def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
 def test_load_of_a_missing_folder_or_of_one_run_names_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         harness.load(tmp_path / "nowhere")
-    run = next(PUBLISHED.glob("*/record.json")).parent
     with pytest.raises(ValueError, match="the folder of one run; load the folder around it, .*published$"):
-        harness.load(run)
+        harness.load(next(PUBLISHED.glob("*/record.json")).parent)
 
 
 def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
@@ -200,13 +199,9 @@ def test_compare_prints_small_p_values_as_a_bound() -> None:
 
 def test_tables_of_one_seed_have_numbers_where_nothing_is_known(ablation: api.Runs) -> None:
     runs = ablation.filter(seed=0, embedding_init="width", positions=["learned", "rotary"])
-    board, curves, curve = runs.leaderboard(), runs.curves(), runs[0].curve()
-    assert board["best rank"].isna().all()
     compared = runs.compare(runs[0], runs[1])
-    table = compared.to_pandas()
-    assert table["low"].isna().all()
-    unknown = [board["best rank"], curves["validation_bleu"], curve["validation_bleu"], table["low"], table["high"]]
-    assert all(pd.api.types.is_numeric_dtype(column) for column in unknown)  # pandas refuses to plot others
+    unknown = [compared.to_pandas()["low"], runs.leaderboard()["best rank"], runs[0].curve()["validation_bleu"]]
+    assert all(column.isna().all() and pd.api.types.is_numeric_dtype(column) for column in unknown)
     assert "None" not in repr(compared) + compared._repr_html_() + repr(runs)
 
 
@@ -337,6 +332,13 @@ def test_printed_runs_are_the_leaderboard() -> None:
     assert "paper" in printed
     assert len(printed) < 10_000
     assert repr(harness.load(PUBLISHED).filter(status="failed")) == f"0 runs in {PUBLISHED}"
+
+
+def test_printed_runs_that_are_not_comparable_say_why(ablation: api.Runs) -> None:
+    first, second = ablation.filter(seed=0, embedding_init="width").records[:2]
+    other = dataclasses.replace(second, fingerprints=second.fingerprints | {"source_vocabulary": "0" * 64})
+    runs = api.Runs((first, other), ablation.results)
+    assert all("Not comparable: source vocabulary: " in shown for shown in (repr(runs), runs._repr_html_()))
 
 
 def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
