@@ -57,7 +57,7 @@ COLUMNS = {
 `harness.analysis.metric_registry` as in the records: losses in nats per token, BLEU and chrF from 0 to 100, times in
 seconds, memory in bytes."""
 
-_EPOCH = [field.name for field in dataclasses.fields(EpochRecord)]
+_EPOCH = {field.name: float if "float" in str(field.type) else int for field in dataclasses.fields(EpochRecord)}
 _LEADERBOARD = ["table", "variant", "metric", "mean", "low", "high", "seeds", "best rank", "worst rank"]
 
 
@@ -74,9 +74,7 @@ class TrainedRun:
 
     def curve(self) -> pd.DataFrame:
         """Return the learning curve, one row per epoch; see `EpochRecord` for the columns."""
-        import pandas as pd
-
-        return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve], columns=_EPOCH)
+        return Runs((self.record,), self.results).curves()[[*_EPOCH]]
 
     def __repr__(self) -> str:
         return f"<TrainedRun {self.id}: {self.record.status}>"
@@ -145,7 +143,7 @@ class Runs:
         for record in self.records:
             run = {"run": record.id, "variant": record.spec.variant, "seed": record.spec.seed}
             rows += [run | dataclasses.asdict(epoch) for epoch in record.curve]
-        return pd.DataFrame(rows, columns=["run", "variant", "seed", *_EPOCH])
+        return pd.DataFrame(rows, columns=["run", "variant", "seed", *_EPOCH]).astype(_EPOCH)
 
     def filter(self, condition: Callable[[RunRecord], bool] | None = None, **values: Any) -> Runs:
         """Return the runs that fulfil every condition.
@@ -181,7 +179,8 @@ class Runs:
                 interval, ranks = board.intervals[label], board.rank_interval(label)
                 numbers = (interval.mean, interval.low, interval.high, interval.n, *(ranks or (None, None)))
                 rows.append((heading, label, board.metric.title, *numbers))
-        return pd.DataFrame(rows, columns=_LEADERBOARD)
+        frame = pd.DataFrame(rows, columns=_LEADERBOARD)
+        return frame.astype({"mean": float, "low": float, "high": float, "best rank": "Int64", "worst rank": "Int64"})
 
     def compare(
         self, first: str | TrainedRun, second: str | TrainedRun, *, allow: str | Sequence[str] = ()
@@ -225,20 +224,20 @@ class Runs:
             report_writing.write(self.records, self.results, Path(folder), failures=failures)
         return Path(folder) / "index.html"
 
+    def _heading(self) -> list[str]:
+        """Return the number of runs, and a line about each table whose runs are not comparable."""
+        mismatches = [table.mismatches for table in self.analysis.tables if table.mismatches]
+        lines = [f"Not comparable: {'; '.join(reasons)}" for reasons in mismatches]
+        return [f"{count(len(self), 'run')} in {self.results}", *lines]
+
     def __repr__(self) -> str:
         board = self.leaderboard()
-        heading = f"{count(len(self), 'run')} in {self.results}"
-        return heading if board.empty else f"{heading}\n{board.to_string(index=False)}"
+        return "\n".join(self._heading() + ([] if board.empty else [board.to_string(index=False)]))
 
     def _repr_html_(self) -> str:
-        heading = f"<p>{count(len(self), 'run')} in {html.escape(str(self.results))}</p>"
-        mismatches = "".join(
-            f"<p>Not comparable: {html.escape('; '.join(table.mismatches))}</p>"
-            for table in self.analysis.tables
-            if table.mismatches
-        )
         board = self.leaderboard()
-        return heading + mismatches + ("" if board.empty else board.to_html(index=False, float_format="{:.2f}".format))
+        heading = "".join(f"<p>{html.escape(line)}</p>" for line in self._heading())
+        return heading + ("" if board.empty else board.to_html(index=False, float_format="{:.2f}".format))
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class RunComparison:
                     "conclusion": metric.conclusion(difference).label,
                 }
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).astype(dict.fromkeys([*rows[0]][1:-1], float))
 
     def __repr__(self) -> str:
         return "\n".join([self.to_pandas().to_string(**PRINTED), *self.comparison.remarks])
@@ -280,13 +279,15 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """Return the runs in a folder. Warnings name damaged records, left out, and inner folders if only they have runs.
 
     Raises:
-        ValueError: The folder does not exist.
+        ValueError: The folder does not exist, or is that of one run.
     """
     if not isinstance(folder, str | Path):
         raise ValueError(f"load: expected a folder of results, such as 'results/local', not {brief(folder)}")
     results = Path(folder)
     if not results.is_dir():
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
+    if (results / run_store.RECORD).is_file():
+        raise ValueError(f"{results}: the folder of one run; load the folder around it, {results.parent}")
     runs = Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
     if not runs and (inner := run_store.nested_results(results)):
         warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)
@@ -313,7 +314,7 @@ def run(
         corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
             default with `files`).
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
-        epochs: Passes over the training data; the warm-up of a source is shorter for fewer epochs.
+        epochs: Passes over the training data. Unlike with --epochs, the warm-up of a source changes in proportion.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used and whose size a variant gets; a recipe keeps its own.
             None: as in the source (of a recipe: that of the variant of its name, or the tutorials).

@@ -129,7 +129,7 @@ def shared_decoding(
     Raises:
         ValueError: The settings of the runs differ.
     """
-    changes: dict[str, Any] = {"beam": beam, "unknown": unknown}
+    changes: dict[str, Any] = {"beam": beam.item() if isinstance(beam, np.integer) else beam, "unknown": unknown}
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["batch_size"] = min(record.spec.decoding.batch_size for record in records)
     first, *others = [replace(record.spec.decoding, **changes) for record in records]

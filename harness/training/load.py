@@ -11,6 +11,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
@@ -50,6 +52,8 @@ def base_spec(
     if suite is not None and suite not in suites.SUITES:
         names = list(suites.SUITES)
         raise ValueError(f"suite={suite!r}: expected one of {', '.join(names)}{did_you_mean(suite, names)}")
+    if isinstance(epochs, np.integer):
+        epochs = epochs.item()
     if not isinstance(epochs, int):
         raise ValueError(f"epochs={brief(epochs)}: expected a whole number")
     size = replace(suites.SUITES[suite or "standard"], epochs=epochs)

@@ -9,6 +9,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from command_line import HEAVY, imported
@@ -43,9 +45,11 @@ def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
         harness.nothing  # noqa: B018
 
 
-def test_load_of_a_missing_folder_names_it(tmp_path: Path) -> None:
+def test_load_of_a_missing_folder_or_of_one_run_names_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         harness.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="the folder of one run; load the folder around it, .*published$"):
+        harness.load(next(PUBLISHED.glob("*/record.json")).parent)
 
 
 def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
@@ -193,6 +197,14 @@ def test_compare_prints_small_p_values_as_a_bound() -> None:
     assert "<0.001" in repr(runs.compare("bahdanau_gru", "paper"))
 
 
+def test_tables_of_one_seed_have_numbers_where_nothing_is_known(ablation: api.Runs) -> None:
+    runs = ablation.filter(seed=0, embedding_init="width", positions=["learned", "rotary"])
+    compared = runs.compare(runs[0], runs[1])
+    unknown = [compared.to_pandas()["low"], runs.leaderboard()["best rank"], runs[0].curve()["validation_bleu"]]
+    assert all(column.isna().all() and pd.api.types.is_numeric_dtype(column) for column in unknown)
+    assert "None" not in repr(compared) + compared._repr_html_() + repr(runs)
+
+
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     one, other = (f"learned_positions@positions={name},embedding_init=width" for name in ("learned", "sinusoidal"))
     compared = ablation.compare(one, other)
@@ -305,7 +317,7 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
     assert small.training.warmup_updates == 0
     assert (source.recipe, source.budget, source.training.epochs) == (RECIPES["paper"], "source", 2)
     assert source.training.warmup_updates < TRAININGS["paper"].warmup_updates
-    assert load.base_spec(RECIPES["paper"], None, data, 2) == source
+    assert load.base_spec(RECIPES["paper"], None, data, np.arange(3)[2]) == source
     mine = dataclasses.replace(RECIPES["paper"], positions="alibi")
     small, own = (load.base_spec(mine, suite, data, 2) for suite in ("quick", None))
     assert (small.recipe, small.budget, small.training.label_smoothing) == (mine, "controlled", 0)
@@ -320,6 +332,13 @@ def test_printed_runs_are_the_leaderboard() -> None:
     assert "paper" in printed
     assert len(printed) < 10_000
     assert repr(harness.load(PUBLISHED).filter(status="failed")) == f"0 runs in {PUBLISHED}"
+
+
+def test_printed_runs_that_are_not_comparable_say_why(ablation: api.Runs) -> None:
+    first, second = ablation.filter(seed=0, embedding_init="width").records[:2]
+    other = dataclasses.replace(second, fingerprints=second.fingerprints | {"source_vocabulary": "0" * 64})
+    runs = api.Runs((first, other), ablation.results)
+    assert all("Not comparable: source vocabulary: " in shown for shown in (repr(runs), runs._repr_html_()))
 
 
 def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

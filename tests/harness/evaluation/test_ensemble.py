@@ -162,6 +162,7 @@ def test_decoding_settings_that_differ_need_an_option() -> None:
     greedy = changed(decoding=DecodingSpec())
     assert shared_decoding([greedy, greedy]) == DecodingSpec()
     assert shared_decoding([greedy, wide], beam=2) == DecodingSpec(beam=2, batch_size=7)
+    assert shared_decoding([greedy, wide], beam=np.arange(3)[2]) == DecodingSpec(beam=2, batch_size=7)
     with pytest.raises(ValueError, match=r"decoding.beam=1, 5: give --beam"):
         shared_decoding([greedy, wide])
     longer = changed(decoding=DecodingSpec(max_tokens=60))
