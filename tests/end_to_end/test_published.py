@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from harness.analysis.statistics import compare_rows
 from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
+from harness.experiments.run_names import flat_settings
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -316,6 +318,17 @@ def test_results_page_repeats_the_runs_on_tying() -> None:
         row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *lowest_loss_and_bleu(full)]
         assert f"| {' | '.join(row)} |" in text
     assert_effects_are_published(text, "tying/ablation", 3)
+
+
+def test_results_page_names_the_settings_in_which_the_sizes_of_tying_differ() -> None:
+    training = {
+        run.spec.recipe.width: flat_settings(replace(run.spec, variant="", recipe=None))  # type: ignore[union-attr]
+        for run in FOLDERS[TYING]
+    }
+    small, large = training[128], training[256]
+    differing = {name for name in small if small[name] != large[name]}
+    assert differing == {f"training.{name}" for name in ("epochs", "peak_rate", "batch_size", "batching")}
+    assert "The two settings also differ in learning rate, batch size and batching." in RESULTS_PAGE.replace("\n ", "")
 
 
 def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
