@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from harness.analysis.leaderboard import BenchAnalysis
     from impls.contract import Recipe, Seq2SeqModel
 
-PRINTED: Any = {"index": False, "float_format": "{:.3f}".format, "formatters": {"p": p_value}, "na_rep": "–"}
+P_VALUES = ("p", "p_holm")
+PRINTED: Any = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–"}
+PRINTED["formatters"] = dict.fromkeys(P_VALUES, p_value)
 COLUMNS = {
     "run": "the run's id",
     "name": "a short name: what differs from most runs, and the seed",
@@ -173,8 +175,7 @@ class Runs:
         import pandas as pd
 
         rows = []
-        boards = [(table.table.heading, table.main) for table in self.analysis.tables if table.main is not None]
-        for heading, board in boards:
+        for heading, board in ((table.table.heading, table.main) for table in self.analysis.tables if table.main):
             for label in board.ranking:
                 interval, ranks = board.intervals[label], board.rank_interval(label)
                 numbers = (interval.mean, interval.low, interval.high, interval.n, *(ranks or (None, None)))
@@ -247,7 +248,10 @@ class RunComparison:
     comparison: Comparison
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per metric: both means, the difference with its 95 % interval, p-value and conclusion."""
+        """Return one row per metric: both means, the difference with its 95 % interval, p-values and conclusion.
+
+        `p` is that of the comparison on its own; `p_holm` is corrected for all of the table and decides the conclusion.
+        """
         import pandas as pd
 
         base, compared = self.comparison.sides
@@ -257,14 +261,10 @@ class RunComparison:
             values: list[float | None] = [interval.mean for interval in metric.intervals]
             values += (difference.mean, difference.low, difference.high) if difference else (None, None, None)
             scaled = [None if value is None else value / metric.definition.divisor for value in values]
-            rows.append(
-                {
-                    "metric": metric.definition.heading,
-                    **dict(zip((base.label, compared.label, "difference", "low", "high"), scaled, strict=True)),
-                    "p": difference.p_holm if difference else None,
-                    "conclusion": metric.conclusion(difference).label,
-                }
-            )
+            scaled += (difference.p, difference.p_holm) if difference else (None, None)
+            columns = (base.label, compared.label, "difference", "low", "high", *P_VALUES)
+            ending = {"conclusion": metric.conclusion(difference).label}
+            rows.append({"metric": metric.definition.heading, **dict(zip(columns, scaled, strict=True)), **ending})
         return pd.DataFrame(rows).astype(dict.fromkeys([*rows[0]][1:-1], float))
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ class RowCost:
 
 @dataclass(frozen=True)
 class TableCost:
-    """The targets of a table by metric, the smallest number of operations that a row was trained for, and the rows."""
+    """The targets of a table by metric, the smallest number of operations that a run was trained for, and the rows."""
 
     targets: Mapping[str, float]
     operations: float | None
@@ -66,7 +66,7 @@ def table_cost(table: RunTable) -> TableCost | None:
     if len(rows) < 2 or not curves:
         return None
     operations = [epoch_operations(row.counted[0]) for row in rows]
-    totals = [each * _epochs(row.counted[0]) for row, each in zip(rows, operations, strict=True) if each]
+    totals = [each * min(map(_epochs, row.counted)) for row, each in zip(rows, operations, strict=True) if each]
     equal = min(totals, default=None)
     targets, costs = {}, {}
     for name, all_rows in curves.items():

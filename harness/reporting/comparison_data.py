@@ -14,7 +14,7 @@ from harness.analysis.selection import Side
 from harness.analysis.sentence_comparison import SubsetScores
 from harness.reporting.formatting import long_line
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 def to_json(comparison: Comparison) -> str:
@@ -90,9 +90,9 @@ def _part(subsets: SubsetScores) -> dict[str, Any]:
 
 
 def _change(difference: Difference) -> dict[str, Any]:
-    values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values")}
+    values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values", "p", "p_holm")}
     conclusion = difference.conclude(less_is_better=False)
-    return {"letter": difference.first, **values, "p": difference.p_holm, "conclusion": conclusion}
+    return {"letter": difference.first, **values, "conclusion": conclusion}
 
 
 def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[str, Any] | None:

@@ -77,6 +77,11 @@ class TrainingTimes(TokenTimes):
     updates: Positive
     first_update_seconds: Number
 
+    @property
+    def update_seconds(self) -> float:
+        """The seconds of an update."""
+        return self.seconds.median / self.updates
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTimes(TokenTimes):

@@ -26,8 +26,6 @@ from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
 from harness.experiments.specs import RunSpec
-from harness.reporting.speed_tables import interval
-from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -132,62 +130,6 @@ def test_published_mean_of_seeds_equals_the_tutorial() -> None:
 
 def test_readme_table_follows_from_the_records() -> None:
     assert readme_results.table() in readme_results.README.read_text(encoding="utf-8")
-
-
-ENGINES = {
-    "learned_positions/torch": "`learned_positions` in torch",
-    "torch_reference/torch": "`torch_reference` in torch",
-    "learned_positions/keras-tensorflow": "Keras on TensorFlow",
-    "learned_positions/keras-jax": "Keras on JAX",
-    "learned_positions/keras-torch": "Keras on PyTorch",
-    "plain": "`plain`",
-    "nn_transformer": "`nn_transformer`",
-    "marian": "Marian",
-    "ctranslate2": "CTranslate2",
-    "ctranslate2_int8": "CTranslate2, int8",
-}
-SPEED_SECTION = " ".join(section("How fast").split())
-
-
-def test_results_page_repeats_the_speed_of_engines() -> None:
-    document = speed_document.load(ROOT / published_pages.ENGINES)
-    assert {subject.name for subject in document.subjects} == {*ENGINES, "ctranslate2_bfloat16"}
-    for name, title in ENGINES.items():
-        subject = document.subject(name)
-        cells = [title, "–", "–"]
-        if subject.training is not None:
-            share = document.mfu(subject).median
-            cells[1:] = [f"{1e3 * subject.training.update_seconds:.0f}", f"{100 * share:.0f} %"]
-        seconds = {way.name: f"{way.thousand_seconds:.1f}" for way in subject.decoding}
-        cells += [seconds.get(way, "–") for way in ("greedy", "beam", "single_greedy")]
-        assert f"| {' | '.join(cells)} |" in SPEED_SECTION
-    pairs = [pair for pair in document.comparisons if pair.subject == "learned_positions/torch"]
-    ratios = {(pair.baseline, pair.work): pair.ratio.median for pair in pairs}
-    times = {
-        (pair.baseline, pair.work): "{:.{digits}f} times ({:.{digits}f} to {:.{digits}f})".format(
-            pair.ratio.median, *interval(pair.ratio), digits=2 if pair.work == "training" else 1
-        )
-        for pair in pairs
-    }
-    slower = [1 / ratios["ctranslate2", way] for way in ("greedy", "beam", "single_greedy")]
-    for sentence in (
-        *(f"{times[name, 'training']} as fast as `{name}`" for name in ("plain", "nn_transformer")),
-        f"{times['marian', 'training']} as fast as Marian",
-        f"{times['marian', 'greedy']} as fast as Marian greedily, and {times['marian', 'beam']} with beam 5",
-        f"is {slower[0]:.1f} (greedy) and {slower[1]:.1f} times (beam 5) as fast as ours",
-        f"CTranslate2 is {slower[2]:.1f} times as fast as ours",
-    ):
-        assert sentence in " ".join(SPEED_SECTION.split())
-
-
-def test_results_page_repeats_the_speed_of_variants() -> None:
-    document = speed_document.load(ROOT / published_pages.VARIANTS)
-    for subject in document.subjects:
-        name, training = subject.name.removesuffix("/torch"), subject.training
-        assert training is not None
-        milliseconds, share = 1e3 * training.update_seconds, 100 * document.mfu(subject).median
-        if name != "plain":
-            assert re.search(rf"`{name}` {milliseconds:.0f} ms (per update )?\((MFU )?{share:.0f} %\)", SPEED_SECTION)
 
 
 PAIRS = (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import published_pages
 import pytest
 from places import ROOT
-from published_records import FOLDERS, RECORDS, REPORTS, grouped, lowest_loss_and_bleu, section
+from published_records import FOLDERS, RECORDS, REPORTS, RESULTS_PAGE, grouped, lowest_loss_and_bleu, section
 
 from harness.execution import rate_tuning
+from harness.experiments.run_names import flat_settings
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS
 
@@ -131,3 +133,15 @@ def test_results_page_repeats_the_runs_on_tying() -> None:
         row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *lowest_loss_and_bleu(full)]
         assert f"| {' | '.join(row)} |" in text
     assert_effects_are_published(text, "tying/ablation", 3)
+
+
+def test_results_page_names_the_settings_in_which_the_sizes_of_tying_differ() -> None:
+    training = {
+        run.spec.recipe.width: flat_settings(replace(run.spec, variant="", recipe=None))  # type: ignore[union-attr]
+        for run in FOLDERS[TYING]
+        if run.spec.budget == "controlled"
+    }
+    small, large = training[128], training[256]
+    differing = {name for name in small if small[name] != large[name]}
+    assert differing == {f"training.{name}" for name in ("epochs", "peak_rate", "batch_size", "batching")}
+    assert "The two settings also differ in learning rate, batch size and batching." in RESULTS_PAGE.replace("\n ", "")

@@ -187,7 +187,8 @@ def test_compare_gives_the_intervals_and_p_values_of_the_report() -> None:
     comparisons = runs.analysis.tables[0].leaderboards["bleu_sacre"].comparisons
     reported = comparisons.between("paper", "learned_positions")
     assert (row["difference"], row["low"], row["high"]) == pytest.approx((reported.mean, reported.low, reported.high))
-    assert row["p"] == pytest.approx(reported.p_holm)
+    assert (row["p"], row["p_holm"]) == pytest.approx((reported.p, reported.p_holm))
+    assert row["p"] < row["p_holm"]
     only_two = runs.filter(variant=["learned_positions", "paper"]).compare("learned_positions", "paper").to_pandas()
     assert only_two.set_index("metric").loc["sacreBLEU", "high"] != row["high"]
 

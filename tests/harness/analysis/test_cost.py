@@ -71,6 +71,19 @@ def test_table_cost_ends_at_the_last_epoch_that_all_seeds_measured() -> None:
     assert costs.targets == {"validation_perplexity": 5.0}  # 10, 7, 5 against 2.5
 
 
+def test_table_cost_of_runs_that_stop_early_compares_at_the_shortest_run_of_any_seed() -> None:
+    perplexities = [[10, 8, 6], [10, 8, 6, 4, 5]]
+    costs = []
+    for of_seeds in (perplexities, perplexities[::-1]):
+        stopped = [run("learned_positions", values, seed=seed) for seed, values in enumerate(of_seeds)]
+        training = Training(epochs=10, patience=1)
+        stopped = [replace(each, spec=replace(each.spec, training=training)) for each in stopped]
+        whole = run("conv_ffn", [11, 9, 5, 4.5, 4])
+        costs.append(cost(*stopped, replace(whole, spec=replace(whole.spec, training=training))))
+    assert costs[0] == costs[1]
+    assert costs[0].rows["learned_positions"].at_equal_cost == {"validation_perplexity": 6.0}
+
+
 def test_table_cost_of_runs_that_end_within_an_epoch_counts_its_part() -> None:
     records = [run("learned_positions", [10, 6, 4]), run("conv_ffn", [12, 8, 5])]
     whole = cost(*records)

@@ -11,6 +11,7 @@ import scipy.stats
 from evidence_factory import Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import ROOT
 
 from harness.analysis import inference
 from harness.analysis.inference import Prior, all_pairs, infer, prior
@@ -129,3 +130,14 @@ def test_infer_order_and_unit_of_rows_do_not_matter(rows: int, seeds: int, seed:
     assert np.sort(inferred.p) == pytest.approx(np.sort(reversed_rows.p))
     assert scaled.p == pytest.approx(inferred.p)
     assert scaled.standard_error == pytest.approx(7 * inferred.standard_error)
+
+
+def test_half_of_the_detectable_difference_is_found_as_often_as_the_documentation_says() -> None:
+    """Tables of 10 comparisons have 5 rows, and so 8 degrees of freedom or more."""
+    shares = []
+    for degrees in (8, 16, 28, 1000):
+        half = inference.detectable(1.0, degrees, 10) / 2
+        limit = scipy.stats.t.ppf(1 - 0.05 / 10 / 2, degrees)
+        shares.append(round(100 * scipy.stats.nct.sf(limit, degrees, half)))
+    text = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    assert f"half of it in {min(shares)} to {max(shares)} % of cases, with 10 comparisons" in text

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from compare_cases import FIRST, SECOND, compared, save_record
 from pages_factory import save_run
+from places import ROOT
 from record_factory import record
 
 from harness.cli.main import main
@@ -31,7 +32,7 @@ def test_json_has_its_schema_and_all_pairs(variant_pair: Path) -> None:
     for seed in range(3):
         save_record(variant_pair, "paper", seed)
     document = json.loads(comparison_data.to_json(compared(variant_pair, FIRST, SECOND, "paper")))
-    assert document["schema"] == 3
+    assert document["schema"] == 4
     assert [side["letter"] for side in document["sides"]] == ["A", "B", "C"]
     (bleu,) = [metric for metric in document["metrics"] if metric["name"] == "bleu_sacre"]
     differences = bleu["differences"]
@@ -47,6 +48,18 @@ def test_json_has_its_schema_and_all_pairs(variant_pair: Path) -> None:
     (rate,) = [metric for metric in document["metrics"] if metric["name"] == "training_tokens_per_second"]
     assert rate["differences"][0]["significant"] is False
     assert rate["differences"][0]["conclusion"] == "not tested"
+
+
+def test_json_names_p_values_alike_in_metrics_and_in_parts_of_the_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    sides = ["learned_positions", "conv_ffn", "--results", str(ROOT / "results" / "published" / "gpu")]
+    assert main(["compare", *sides, "--format", "json", "--examples", "0"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (bleu,) = [metric for metric in document["metrics"] if metric["name"] == "bleu_sacre"]
+    changes = [change for part in document["parts"] for subset in part["parts"] for change in subset["changes"]]
+    for effects in (bleu["differences"], changes):
+        tested = [(effect["p"], effect["p_holm"]) for effect in effects]
+        assert all(p <= corrected for p, corrected in tested)
+        assert any(p < corrected for p, corrected in tested)
 
 
 def assert_well_formed(latex: str) -> None:
