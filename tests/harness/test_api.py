@@ -32,7 +32,7 @@ SETTINGS = {"data.training_pairs": 200, "training.batch_size": 32, "decoding.max
 
 @pytest.fixture(scope="module")
 def ablation() -> api.Runs:
-    return harness.load(ABLATION)
+    return harness.load(ABLATION).filter(budget="controlled")
 
 
 def test_import_and_load_need_no_framework_and_no_plots() -> None:
@@ -188,7 +188,6 @@ def test_compare_gives_the_intervals_and_p_values_of_the_report() -> None:
     reported = comparisons.between("paper", "learned_positions")
     assert (row["difference"], row["low"], row["high"]) == pytest.approx((reported.mean, reported.low, reported.high))
     assert (row["p"], row["p_holm"]) == pytest.approx((reported.p, reported.p_holm))
-    assert row["p"] < row["p_holm"]
     only_two = runs.filter(variant=["learned_positions", "paper"]).compare("learned_positions", "paper").to_pandas()
     assert only_two.set_index("metric").loc["sacreBLEU", "high"] != row["high"]
 
