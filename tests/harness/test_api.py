@@ -61,9 +61,9 @@ def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
 
 def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Runs) -> None:
     table = ablation.to_pandas()
-    assert len(table) == len(ablation) == 40
+    assert len(table) == len(ablation) == 50
     assert list(table.columns[: len(api.COLUMNS)]) == list(api.COLUMNS)
-    assert set(table["recipe.positions"]) == {"learned", "sinusoidal", "rotary", "none"}
+    assert set(table["recipe.positions"]) == {"learned", "sinusoidal", "rotary", "alibi", "none"}
     record = ablation[0].record
     row = table[table["run"] == record.id].iloc[0]
     assert row["bleu_sacre"] == record.scores["bleu_sacre"]
@@ -104,7 +104,7 @@ def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:
 def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> None:
     assert len(ablation.filter(positions="rotary")) == 10
     assert len(ablation.filter(recipe__positions=["rotary", "none"], embedding_init="width", seed=range(2))) == 4
-    assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 8
+    assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 10
     assert len(ablation.filter(status="failed")) == 0
     assert [run.id for run in ablation.filter(run=ablation[3].id)] == [ablation[3].id]
     assert [run.id for run in ablation[:2]] == [ablation[0].id, ablation[1].id]
