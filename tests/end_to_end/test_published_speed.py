@@ -6,6 +6,7 @@ import re
 
 import published_pages
 from places import ROOT
+from published_records import section
 
 from harness.reporting.speed_tables import interval
 from harness.speed import speed_document
@@ -22,8 +23,7 @@ ENGINES = {
     "ctranslate2": "CTranslate2",
     "ctranslate2_int8": "CTranslate2, int8",
 }
-PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-SECTION = " ".join(PAGE.partition("## How fast\n")[2].split())
+SECTION = " ".join(section("How fast").split())
 
 
 def text(ratio: float, low: float, high: float, digits: int = 1) -> str:

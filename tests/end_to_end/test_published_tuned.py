@@ -8,6 +8,7 @@ import numpy as np
 import published_pages
 import pytest
 from places import ROOT
+from published_records import section
 
 from harness.analysis.leaderboard import analyse_bench
 from harness.reporting.formatting import between, number
@@ -18,8 +19,7 @@ from impls.recipes import TRAININGS
 FOLDER, CASED = ROOT / published_pages.TUNED, ROOT / published_pages.CASED
 RUNS = run_store.records(FOLDER)
 ON_CPU = run_store.records(ROOT / published_pages.SPEEDRUN)
-TEXT = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
-SECTION = TEXT.partition("## A strong recipe ")[2].partition(" ## ")[0]
+SECTION = " ".join(section("A strong recipe").split())
 DIRECTIONS = ("de-en", "en-de")
 
 
