@@ -286,10 +286,9 @@ def test_run_on_downloaded_text_stores_no_secrets(
         assert [path for path in files if secret in path.read_bytes()] == []
 
 
-def test_public_url_has_no_secrets_and_file_url_keeps_the_query() -> None:
-    url = "https://user:pass@host:8443/a/b?token=x#part"
-    assert download.public_url(url) == "https://host:8443/a/b"
-    assert download.file_url(url.replace("#part", ""), "name.gz") == "https://user:pass@host:8443/a/b/name.gz?token=x"
+def test_file_url_keeps_the_query_of_the_address() -> None:
+    url = "https://user:pass@host:8443/a/b?token=x"
+    assert download.file_url(url, "name.gz") == "https://user:pass@host:8443/a/b/name.gz?token=x"
 
 
 def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
