@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 from remote_runs import SETTINGS, assert_same, local_records, reproducible
 from small_runs import DATA, UPDATES_PER_EPOCH, spec
 
-from harness.data import cache, portable_corpus, preprocess
-from harness.data.dataset import prepare
+from harness.data import cache, preprocess
+from harness.data.dataset import pack, prepare, unpack
 from harness.execution import local, transfer
 from harness.execution.transfer import Contents
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
@@ -35,7 +36,7 @@ Delivery = tuple[RunSpec, Contents, list[str]]
 def execute(run: RunSpec, results: Path, say: Callable[[str], None], checkpoint_folder: str = "") -> Contents:
     """Execute a run in this process as a node does, from the checkpoint in `results`, if any."""
     remote = transfer.remote_run(run, results, SETTINGS, checkpoint_folder=checkpoint_folder)
-    return transfer.execute_remote(remote, portable_corpus.pack(run.data, prepare(run.data).key), say)
+    return transfer.execute_remote(remote, pack(prepare(run.data)), say)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +212,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
     data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
     expected = prepare(data)
-    packed = portable_corpus.pack(data, expected.key)
+    packed = pack(expected)
     for name in ("train", "validation", "test"):
         (tmp_path / name).unlink()
     with pytest.raises(ValueError, match="train: cannot be read"):
@@ -219,7 +220,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # The version of the tokenizer on that machine does not matter: the ids are the sender's.
     monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": "another"})
-    portable_corpus.unpack(data, packed)
+    unpack(data, packed)
     dataset = prepare(data)
     assert (dataset.key, dataset.digests, dataset.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
@@ -230,7 +231,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_missing_corpus_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match="the prepared corpus captions is no longer in the cache folder"):
-        portable_corpus.pack(DATA, "0" * 64)
+        pack(replace(prepare(DATA), key="0" * 64))
 
 
 def test_commit_is_sent_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
