@@ -28,11 +28,9 @@ def lost(code: int) -> bool:
 
 
 def describe(code: int, *, out_of_memory: bool = False) -> str:
-    """Describe how a process ended.
+    """Describe how a process ended with an exit code as in `subprocess`, negative for a signal.
 
-    Args:
-        code: Its exit code as in `subprocess`, negative for a signal.
-        out_of_memory: Whether the kernel has killed a process for lack of memory while it ran.
+    `out_of_memory` is whether the kernel has killed a process for lack of memory while it ran.
     """
     if code >= 0:
         return f"its process ended with code {code}" + (" and left no complete record" if code == 0 else "")
