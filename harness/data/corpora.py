@@ -107,9 +107,6 @@ def _captions(data: DataSpec) -> Corpus:
     return Corpus(splits, digests)
 
 
-# The user's own files -------------------------------------------------------------------------------------------------
-
-
 def _paths(data: DataSpec) -> dict[str, str]:
     assert data.files is not None
     return {field: path for field, path in asdict(data.files).items() if path}

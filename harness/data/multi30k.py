@@ -113,9 +113,6 @@ def _verified(name: str, content: bytes) -> bytes:
     return content
 
 
-# Downloading ----------------------------------------------------------------------------------------------------------
-
-
 def _download(names: Sequence[str]) -> dict[str, bytes]:
     """Download files into the cache and return them. Processes take turns, so that each file is downloaded once."""
     if importlib.util.find_spec("requests") is None:

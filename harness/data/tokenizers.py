@@ -33,7 +33,6 @@ class TextTokenizer:
     """Splits text into tokens and joins tokens to text. Its methods raise ValueError if a library is missing.
 
     Attributes:
-        language: The language.
         case: "lower" to lower-case text, "kept" otherwise.
         model: The trained model, for tokenizers that have one.
         fallback: The language whose rules spaCy uses if it has none for `language`.
@@ -250,9 +249,6 @@ def _import(library: str) -> Any:
         if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] != module:
             raise ValueError(f"{package} cannot be imported: {error}") from error
         raise ValueError(f"{package} is not installed: python -m pip install '.[data]'") from error
-
-
-# Detokenising ---------------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=EQUAL_TEXTS)

@@ -18,8 +18,6 @@ class Split:
     """The pairs of a split as ids. Shapes: each array of `source` and `target` is [length], `<sos>` words `<eos>`.
 
     Attributes:
-        source: The source sentences.
-        target: The target sentences.
         left_out: Number of pairs that were left out because a side was too long (training).
         cut: Number of sentences that were cut because they were too long (validation and test).
     """

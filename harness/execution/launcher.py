@@ -104,11 +104,7 @@ class Launcher(ABC, Generic[Handle]):
     """Executes a set of runs. `execute` is the loop; subclasses start, poll and stop single runs.
 
     Attributes:
-        specs: The runs.
-        results: The folder of results.
         stream: Where progress is shown.
-        settings: How runs are executed.
-        forecast: Estimates the remaining time.
         most_at_once: The largest number of simultaneous runs; None if the cluster decides.
         grace_seconds: The time that interrupted runs have to end before they are killed.
         listener: Receives the events of runs on this machine, and "ended" when the record of a run is final.

@@ -114,9 +114,8 @@ class RunProcess(RunHandle):
 class LocalLauncher(Launcher[RunProcess]):
     """Executes each run in a child process. A run whose process was lost is tried again.
 
-    Attributes:
-        gpus: The GPUs to choose from, as in CUDA_VISIBLE_DEVICES.
-        losses: How earlier processes of each run were lost.
+    `gpus` are those to choose from, as in CUDA_VISIBLE_DEVICES; `losses` tells how earlier processes of each run were
+    lost.
     """
 
     gpus: Sequence[str] = ()

@@ -83,10 +83,7 @@ class RayTask(RunHandle):
 class RayLauncher(Launcher[RayTask]):
     """Executes each run as a Ray task. The nodes share no file system, so this process holds the locks.
 
-    Attributes:
-        ray: The module, connected to a cluster.
-        corpora: References to the prepared corpora in Ray's object store.
-        checkpoint_folder: A folder that all nodes share, for checkpoints; empty for none.
+    `ray` is connected to a cluster; `corpora` are references to the prepared corpora in its object store.
     """
 
     ray: Any

@@ -48,8 +48,6 @@ class RemoteRun:
     """A run that is sent to another machine.
 
     Attributes:
-        spec: The run.
-        settings: How it is executed.
         commit: The commit of the code as JSON; null if it is unknown.
         checkpoint: The files of the checkpoint from which the run resumes.
         checkpoint_folder: A folder that all machines share, for the checkpoints of lost machines; empty for none.

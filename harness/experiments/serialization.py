@@ -133,9 +133,6 @@ def _without_family(value: Any) -> Any:
     return value
 
 
-# Adapters -------------------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return an adapter of a list of `kind`: within a list, plain dataclasses use the configuration too."""
@@ -179,9 +176,6 @@ def _fields_adapter(kind: Any) -> TypeAdapter[Any]:
     document = TypedDict(kind.__name__, fields)  # type: ignore[misc]
     document.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[attr-defined]
     return TypeAdapter(document)
-
-
-# Messages -------------------------------------------------------------------------------------------------------------
 
 
 def _first(error: ValidationError) -> ErrorDetails:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 LOST = tuple(getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
@@ -44,12 +43,12 @@ def describe(code: int, *, out_of_memory: bool = False) -> str:
     return f"killed by {name}" + (f"; {hint}" if hint else "")
 
 
-def out_of_memory_kills(counters: Sequence[Path] | None = None) -> int:
+def out_of_memory_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 if that is unknown.
 
     They are counted in this process's control group if that can be read, otherwise on the whole machine.
     """
-    for path in _counters() if counters is None else counters:
+    for path in _counters():
         with contextlib.suppress(OSError):
             match = re.search(r"^oom_kill (\d+)$", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
             if match:

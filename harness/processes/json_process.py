@@ -85,11 +85,10 @@ class JsonProcess:
 
     Args:
         module: The module to run, which calls `serve`.
-        environment: Environment variables to set, besides those of this process.
+        environment, safe_path: As in `start_module`.
         log: The file that its standard error is appended to; None for a temporary one.
         check: Called while an answer is awaited; may raise, as for a signal.
         timeout_seconds: The most that one answer may take; None for no limit.
-        safe_path: As in `start_module`.
 
     Attributes:
         idle_seconds: How long it has waited for requests since the first.

@@ -208,8 +208,9 @@ def git(*arguments: str) -> str | None:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the processor, the cores, the memory, the operating system and, for a CUDA device, the GPU."""
+    processor = _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor or None,
         "cores": cores(),
         "memory_bytes": memory_bytes(),
         "system": platform.platform(),
@@ -306,10 +307,6 @@ def _output(*command: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _processor() -> str | None:
-    return _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine() or None
 
 
 def _table_value(path: Path, name: str) -> str | None:

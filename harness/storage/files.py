@@ -48,9 +48,6 @@ T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; if the block succeeds, flush that file and rename it to `path`.
@@ -160,9 +157,6 @@ def _flush_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-# Reading --------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
