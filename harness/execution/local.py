@@ -136,7 +136,7 @@ class LocalLauncher(Launcher[RunProcess]):
             log_bytes=logs.size(run_store.log_path(self.results, spec.id)),
             oom_kills=exit_status.out_of_memory_kills(),
             gpu=gpu,
-            worker=Worker(spec, self.settings, self.results, self._events.put, gpu=gpu),  # after the facts before it
+            worker=Worker(spec, self.settings, self.results, self._events.put, gpu=gpu),  # last: it starts the process
         )
 
     def least_busy_gpu(self, spec: RunSpec) -> str | None:

@@ -41,7 +41,7 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
 }
-"""Fields that were added to `RunSpec` later, with the value of earlier runs.
+"""Fields that were added later, by their part of `RunSpec` ("" for itself), with the value of earlier runs.
 
 A field with this value is left out of the id of a run, so that a new field changes no existing id.
 """
