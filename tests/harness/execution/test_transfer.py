@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from remote_runs import SETTINGS, assert_same, local_records, reproducible
+from small_corpora import small
 from small_runs import DATA, UPDATES_PER_EPOCH, spec
 
 from harness.data import cache, preprocess
 from harness.data.dataset import pack, prepare, unpack
 from harness.execution import local, transfer
 from harness.execution.transfer import Contents
-from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
@@ -153,32 +154,21 @@ def interrupt(run: RunSpec, results: Path, *, after_epochs: int) -> None:
     assert (record.status, len(record.curve)) == ("interrupted", after_epochs)
 
 
+@pytest.mark.parametrize("place", ["here", "shared"])
 def test_interrupted_run_resumes_on_another_machine(
-    local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
+    place: str, local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
 ) -> None:
-    run, lines = spec(), list[str]()
-    interrupt(run, tmp_path / "here", after_epochs=1)
-    assert transfer.remote_run(run, tmp_path / "here", SETTINGS).checkpoint
-    contents = execute(run, tmp_path / "here", lines.append)
-    record = transfer.accept_results(tmp_path / "here", run, contents)
+    run, lines, results = spec(), list[str](), tmp_path / "here"
+    interrupt(run, tmp_path / place, after_epochs=1)
+    if place == "shared":
+        (tmp_path / place / run.id / RECORD).unlink()  # a lost machine writes none
+    contents = execute(run, results, lines.append, checkpoint_folder=str(tmp_path / place) if place == "shared" else "")
+    record = transfer.accept_results(results, run, contents)
     assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
     assert not any(f"{run.id}: epoch 1/3" in line for line in lines)
     assert any(f"{run.id}: epoch 2/3" in line for line in lines)
-    assert_same({run.id: record}, tmp_path / "here", local_run[1])
-    assert not list((tmp_path / "here" / run.id).glob("checkpoint*"))
-
-
-def test_run_of_a_lost_machine_resumes_from_the_shared_folder(
-    local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
-) -> None:
-    run, lines, shared = spec(), list[str](), tmp_path / "shared"
-    interrupt(run, shared, after_epochs=1)
-    (shared / run.id / RECORD).unlink()  # a lost machine writes none
-    contents = execute(run, tmp_path / "here", lines.append, checkpoint_folder=str(shared))
-    record = transfer.accept_results(tmp_path / "here", run, contents)
-    assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
-    assert_same({run.id: record}, tmp_path / "here", local_run[1])
-    assert not list(shared.iterdir())
+    assert_same({run.id: record}, results, local_run[1])
+    assert not list(tmp_path.glob("*/*/checkpoint*"))
 
 
 @pytest.fixture
@@ -207,15 +197,11 @@ def test_checkpoint_of_a_remote_interrupted_run_comes_back(tmp_path: Path) -> No
 
 
 def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "validation", "test"):
-        (tmp_path / name).write_text("a b c\tx y z\nb c d\ty z w\na c\tx z\n" * 3, encoding="utf-8")
-    files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
-    data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
+    data = small(tmp_path)
     expected = prepare(data)
     packed = pack(expected)
-    for name in ("train", "validation", "test"):
-        (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match="train: cannot be read"):
+    (tmp_path / "train.tsv").unlink()
+    with pytest.raises(ValueError, match=r"train\.tsv: cannot be read"):
         prepare(data)
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # The version of the tokenizer on that machine does not matter: the ids are the sender's.
@@ -225,7 +211,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (dataset.key, dataset.digests, dataset.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
     (entry / "ids.npz").write_bytes(flip((entry / "ids.npz").read_bytes()))
-    with pytest.raises(ValueError, match="train: cannot be read"):
+    with pytest.raises(ValueError, match=r"train\.tsv: cannot be read"):
         prepare(data)
 
 
