@@ -194,13 +194,14 @@ def test_pieces_endless_line_is_refused() -> None:
 
 CLEAN = [*"abzÄßİΣ.,'\u2028\u0085\ufeff\u202e\u2581\x7f\u05d0\U0001f600", "x", "wort", "<eos>", "=1+1", "\x1b[0m"]
 ODD = [b"\n", b"\n\n", b"\r", b"\t", b"\0", b"\xff", b"\xed\xa0\x80", BOM, b"\xff\xfe", b"\x1f\x8b"]
-CELLS = st.lists(st.sampled_from([text.encode() for text in CLEAN] * 5 + [b" "] * 5 + ODD), min_size=1, max_size=4)
+PARTS = st.sampled_from([text.encode() for text in CLEAN] * 5 + [b" "] * 5 + ODD)
+CELL = st.lists(PARTS, min_size=1, max_size=4).map(b"".join)
 
 
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
     """Draw the bytes of two files, or of a TSV, in which a few parts may be wrong."""
-    rows = draw(st.lists(st.tuples(*[CELLS.map(b"".join)] * 2), min_size=1, max_size=4))
+    rows = draw(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=4))
     mark, end, last = (draw(st.sampled_from(kinds)) for kinds in ([b"", BOM], [b"\n", b"\r\n"], [b"", b"\n"]))
     if draw(st.booleans()):
         return mark + end.join(map(b"\t".join, rows)) + last, None
