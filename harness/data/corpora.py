@@ -32,13 +32,10 @@ class Corpus:
 def load(data: DataSpec, digests: Digests | None = None) -> Corpus:
     """Read, generate or download a corpus with all its training pairs.
 
-    Args:
-        data: Names the corpus.
-        digests: The expected SHA-256 of each of the user's files. Other files are rejected before they are parsed.
+    If there are `digests`, the user's files must have this SHA-256; others are rejected before they are parsed.
 
-    Raises:
-        DataUnavailable: Multi30k is not available.
-        ValueError: A file is missing, malformed or another one, or the corpus does not have the direction.
+    Raises: DataUnavailable for Multi30k; ValueError for a file that is missing, malformed or another one, and for an
+    unknown direction or test set.
     """
     if data.corpus == "files":
         return _files(data, digests)
@@ -108,9 +105,6 @@ def _captions(data: DataSpec) -> Corpus:
         for language, lines in (("de", german), ("en", english)):
             digests[f"{split}.{language}"] = cache.digest("".join(f"{line}\n" for line in lines).encode())
     return Corpus(splits, digests)
-
-
-# The user's own files -------------------------------------------------------------------------------------------------
 
 
 def _paths(data: DataSpec) -> dict[str, str]:

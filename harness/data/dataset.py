@@ -8,17 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.data import cache, corpora, portable_corpus, preprocess, text_files, tokenizer_process, vocabulary
+from harness.data import cache, corpora, preprocess, text_files, tokenizer_process, vocabulary
 from harness.data.corpora import Digests
 from harness.data.multi30k import DataUnavailable
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
+from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
 from harness.text import brief, count, first_few
 from impls.contract import UNK, Ids
 
 Tokens = tuple[tuple[str, ...], ...]
+PackedCorpus = tuple[dict[str, Any], dict[str, bytes]]
+"""The description and the files of a cache entry."""
 
 MOST_UNKNOWN = 10
 """How many unknown words a warning names."""
@@ -75,17 +78,11 @@ class Encoded:
 def prepare(data: DataSpec, digests: Digests | None = None) -> Dataset:
     """Return a dataset from the cache, or preprocess the corpus in a separate process and add it to the cache.
 
-    A corpus that another machine has sent for `data` takes precedence.
+    A corpus that another machine has sent for `data` takes precedence. `digests` are those of `corpora.load`.
 
-    Args:
-        data: The corpus and its settings.
-        digests: As in `corpora.load`.
-
-    Raises:
-        DataUnavailable: Multi30k is not available.
-        ValueError: The corpus or a setting is wrong, or a library is missing.
+    Raises: as `corpora.load`; also ValueError if a setting is wrong or a library is missing.
     """
-    packed = portable_corpus.find(data)
+    packed = cache.read_entry(_handed(data))
     if packed is not None:
         return _dataset(data, preprocess.key(packed[0]["identity"]), *packed)
     signature = corpora.signature(data)
@@ -114,7 +111,7 @@ def unavailable(data: DataSpec) -> str | None:
 
 def text_digests(data: DataSpec) -> dict[str, str]:
     """Return the SHA-256 of each of the user's files that `prepare` would use. Raises: ValueError naming a file."""
-    packed = portable_corpus.find(data)
+    packed = cache.read_entry(_handed(data))
     digests: dict[str, str] = corpora.file_digests(data) if packed is None else packed[0]["digests"]["files"]
     return digests
 
@@ -131,6 +128,28 @@ def of_run_offline(record: RunRecord) -> Dataset | None:
     """Return `of_run(record)`, or None if that would download a file. Raises: as `of_run`."""
     data = record.spec.data
     return of_run(record) if _is_cached(data) or not corpora.needs_download(data) else None
+
+
+# Corpora for other machines, which then need neither the text nor the same tokenizers ---------------------------------
+
+
+def pack(prepared: Dataset) -> PackedCorpus:
+    """Return a prepared corpus to send. Raises: ValueError if the cache no longer has it."""
+    entry = cache.read_entry(_entry(prepared.key))
+    if entry is None:
+        raise ValueError(
+            f"the prepared corpus {prepared.data.corpus} is no longer in the cache folder {cache.folder()}: start again"
+        )
+    return entry
+
+
+def unpack(data: DataSpec, packed: PackedCorpus) -> None:
+    """Write a packed corpus into the cache, where `prepare` looks for it first. Raises: ValueError."""
+    cache.write_entry(_handed(data), *packed)
+
+
+def _handed(data: DataSpec) -> Path:
+    return cache.folder() / "handed" / cache.digest(canonical_json(to_json(data)).encode())
 
 
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------
@@ -240,7 +259,8 @@ def _dataset(data: DataSpec, key: str, description: dict[str, Any], files: dict[
 
 def describe(prepared: Dataset) -> str:
     """Return a page with sizes, vocabularies, unknown words, lengths, repetitions and digests of a dataset."""
-    data, figures = prepared.data, prepared.figures
+    data, figures, test = prepared.data, prepared.figures, prepared.test
+    distinct_pairs = set(zip(map(bytes, test.source), map(bytes, test.target), strict=True))
     lines = [
         f"corpus {data.corpus}, {data.direction}, tokenizer {data.tokenizer}, case {data.case}, "
         f"vocabulary {data.vocabulary}",
@@ -266,7 +286,7 @@ def describe(prepared: Dataset) -> str:
         "words, including the 4 special words",
         f"training pairs           {figures['train_duplicate_pairs']:,.0f} of them repeat another",
         f"test pairs in training   {figures['test_pairs_in_train']:,.0f}",
-        f"test pairs               {_repetitions(prepared.test):,} of them repeat another",
+        f"test pairs               {len(test) - len(distinct_pairs):,} of them repeat another",
         "lengths                  <sos> and <eos> included",
         "",
         "SHA-256",
@@ -274,12 +294,6 @@ def describe(prepared: Dataset) -> str:
     files = sorted(prepared.digests["files"].items())
     digests = files + sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
     return "\n".join(lines + [f"{name:24} {digest}" for name, digest in digests])
-
-
-def _repetitions(split: Split) -> int:
-    """Return the number of pairs whose ids are those of an earlier pair."""
-    pairs = zip(map(bytes, split.source), map(bytes, split.target), strict=True)
-    return len(split) - len(set(pairs))
 
 
 def remark(data: DataSpec, figures: dict[str, Any]) -> str:

@@ -24,12 +24,6 @@ REDIRECTS = 5
 RETRIED = (429, 500, 502, 503, 504)
 
 
-def public_url(url: str) -> str:
-    """Return a URL without its possible secrets: user, password, query and fragment."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 def file_url(address: str, name: str) -> str:
     """Return the URL of a file below an address, with the query of the address."""
     parts = urllib.parse.urlsplit(address)
@@ -61,7 +55,7 @@ class Download:
         addresses: URLs of folders with the same files, in the order in which they are tried.
 
     Attributes:
-        reasons: By the public URL of an address, why its last file did not arrive.
+        reasons: By the host and port of an address, why its last file did not arrive.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -71,16 +65,9 @@ class Download:
         self._session = _session()
 
     def file(self, name: str, check: Callable[[bytes], bytes]) -> bytes | None:
-        """Download a file from the first address that has it.
+        """Return what `check` makes of the file from the first address that has it; None if there is none.
 
-        An address whose file ends early is tried once more, after the others.
-
-        Args:
-            name: The name of the file.
-            check: Returns the final content for the downloaded bytes; raises ValueError to reject them.
-
-        Returns:
-            The final content; None if no address has it.
+        `check` raises ValueError to reject a file. An address whose file ends early is tried again after the others.
         """
         addresses = list(self._addresses)
         for _ in range(2):
@@ -90,7 +77,8 @@ class Download:
                     return check(self._body(file_url(address, name)))
                 except ValueError as error:
                     is_known = isinstance(error, CutShort | NoAnswer)
-                    self.reasons[public_url(address)] = str(error) if is_known else reason_of(error)
+                    host = urllib.parse.urlsplit(address).netloc.rpartition("@")[2]
+                    self.reasons[host] = str(error) if is_known else reason_of(error)
                     if isinstance(error, CutShort):
                         cut_short.append(address)
                     elif isinstance(error, NoAnswer):

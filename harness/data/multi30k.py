@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import urllib.parse
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +63,7 @@ def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
 def texts(names: Sequence[str]) -> dict[str, bytes]:
     """Return the uncompressed content of files, from the folder MULTI30K_DIR, else the cache, else by download.
 
-    Raises:
-        DataUnavailable: A file is not available.
-        ValueError: A file in MULTI30K_DIR is damaged or another one.
+    Raises: DataUnavailable; ValueError if a file in MULTI30K_DIR is damaged or another one.
     """
     contents = local_texts(names)
     if missing := [name for name in names if not contents[name]]:
@@ -116,9 +113,6 @@ def _verified(name: str, content: bytes) -> bytes:
     return content
 
 
-# Downloading ----------------------------------------------------------------------------------------------------------
-
-
 def _download(names: Sequence[str]) -> dict[str, bytes]:
     """Download files into the cache and return them. Processes take turns, so that each file is downloaded once."""
     if importlib.util.find_spec("requests") is None:
@@ -142,8 +136,7 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
 def _downloaded(name: str, download: downloading.Download) -> bytes:
     text = download.file(f"{name}.gz", lambda packed: _verified(name, _unpacked(packed)))
     if text is None:
-        servers = {urllib.parse.urlsplit(address).netloc: reason for address, reason in download.reasons.items()}
-        reasons = "; ".join(f"{host}: {reason}" for host, reason in servers.items())
+        reasons = "; ".join(f"{host}: {reason}" for host, reason in download.reasons.items())
         raise _unavailable(name, f"could not be downloaded from {reasons}")
     return text
 
@@ -156,9 +149,7 @@ def _unavailable(name: str, reason: str) -> DataUnavailable:
 def _unpacked(content: bytes) -> bytes:
     """Return the text of a gzip file, ignoring what follows the end of the compressed data.
 
-    Raises:
-        CutShort: The file ends early.
-        ValueError: It is not a gzip file, is damaged or too large.
+    Raises: CutShort if it ends early; ValueError if it is not a gzip file, is damaged or too large.
     """
     if not content.startswith(GZIP[: len(content)]):
         raise ValueError("not a gzip file")

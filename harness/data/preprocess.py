@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import zipfile
 from collections.abc import Sequence
 from typing import Any
@@ -39,9 +38,7 @@ Tokens = list[list[str]]
 def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
     """Return everything that determines the ids: the text, the relevant settings and the versions of libraries.
 
-    Args:
-        data: The corpus and its settings.
-        text: The digests of the corpus, or its signature.
+    `text` has the digests of the corpus, or its signature.
     """
     settings = to_json(data)
     used = VOCABULARY_SETTINGS.get(data.tokenizer, {"minimum_frequency"})
@@ -88,16 +85,12 @@ def score_job(data: DataSpec, texts: Sequence[str]) -> TokenizerJob:
 def preprocess(
     data: DataSpec, corpus: corpora.Corpus, identity: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Tokenise a corpus and build its vocabularies.
+    """Tokenise a corpus, build its vocabularies, and return the description and the files of its cache entry.
 
     The vocabularies are those of the first `training_pairs` pairs, including pairs that `max_length` leaves out, so
     they are the same for every `max_length`.
 
-    Returns:
-        The description and the files of the cache entry.
-
-    Raises:
-        ValueError: A tokenizer fails, or no training pair is short enough.
+    Raises: ValueError if a tokenizer fails, or no training pair is short enough.
     """
     text = {split: corpus.splits[name] for split, name in SPLITS.items()}
     text["train"] = text["train"][0][: data.training_pairs], text["train"][1][: data.training_pairs]
@@ -144,16 +137,12 @@ def splits_of(content: bytes, figures: dict[str, float]) -> dict[str, Split]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         for split in SPLITS:
             source, target = (
-                _sentences(arrays[f"{split}_{side}_ids"], arrays[f"{split}_{side}_lengths"]) for side in SIDES
+                np.split(arrays[f"{split}_{side}_ids"], np.cumsum(arrays[f"{split}_{side}_lengths"])[:-1])
+                for side in SIDES
             )
             left_out, cut = int(figures[f"{split}_left_out"]), int(figures[f"{split}_cut"])
             splits[split] = Split(source, target, left_out=left_out, cut=cut)
     return splits
-
-
-def _sentences(ids: Ids, lengths: npt.NDArray[np.int64]) -> list[Ids]:
-    ends = [0, *np.cumsum(lengths).tolist()]
-    return [ids[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _arrays(splits: dict[str, Split]) -> bytes:

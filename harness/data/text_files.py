@@ -57,9 +57,8 @@ def pieces(stream: BinaryIO, name: str) -> Iterator[list[str]]:
 
     Lines end with LF or CR LF, and not with any other character that Python takes for a line end.
 
-    Raises:
-        ValueError: The text is not UTF-8, has a NUL character or an overlong line or word, or is empty; the message
-            names the line.
+    Raises: ValueError, naming the line, if the text is empty or not UTF-8, or has a NUL character or an overlong line
+    or word.
     """
     first, offset, is_empty = 1, 0, True
     while content := _piece(stream, name, first):

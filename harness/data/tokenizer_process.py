@@ -75,9 +75,6 @@ def _request(command: str, **arguments: Any) -> Any:
         raise RuntimeError(f"the tokenizer process failed: {error}") from error
 
 
-# In the process -------------------------------------------------------------------------------------------------------
-
-
 def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:
     tokens = []
     for job in jobs:

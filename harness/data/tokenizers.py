@@ -33,7 +33,6 @@ class TextTokenizer:
     """Splits text into tokens and joins tokens to text. Its methods raise ValueError if a library is missing.
 
     Attributes:
-        language: The language.
         case: "lower" to lower-case text, "kept" otherwise.
         model: The trained model, for tokenizers that have one.
         fallback: The language whose rules spaCy uses if it has none for `language`.
@@ -91,8 +90,7 @@ class MosesTokenizer(TextTokenizer):
         return _import("sacremoses").MosesTokenizer(lang=self.language)
 
     def tokenise(self, text: str) -> list[str]:
-        tokens: list[str] = self._tokenizer.tokenize(_cased(text, self.case), escape=False)
-        return tokens
+        return list(self._tokenizer.tokenize(_cased(text, self.case), escape=False))
 
 
 class MosesBpeTokenizer(MosesTokenizer):
@@ -116,8 +114,7 @@ class MosesBpeTokenizer(MosesTokenizer):
         return super().tokenise(self._normaliser.normalize(text))
 
     def tokenise(self, text: str) -> list[str]:
-        pieces: list[str] = self._merges.segment_tokens(self.moses_tokens(text))
-        return pieces
+        return list(self._merges.segment_tokens(self.moses_tokens(text)))
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         text = " ".join(_with_unknown_text(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
@@ -139,8 +136,7 @@ class SentencePieceTokenizer(TextTokenizer):
         return tuple(self._tokenizer.id_to_piece(number) for number in range(self._tokenizer.get_piece_size()))
 
     def tokenise(self, text: str) -> list[str]:
-        pieces: list[str] = self._tokenizer.encode(_cased(text, self.case), out_type=str)
-        return pieces
+        return list(self._tokenizer.encode(_cased(text, self.case), out_type=str))
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         text = "".join(f" {token} " if token == UNKNOWN_TEXT else token for token in _with_unknown_text(tokens))
@@ -173,9 +169,6 @@ def tokenizer(name: str, language: str, **settings: Any) -> TextTokenizer:
     return TOKENIZERS[name](language, **settings)
 
 
-SENTENCEPIECE_SEEDS = 2**32
-"""The number of seeds of SentencePiece, whose seed has 32 bits."""
-
 SENTENCEPIECE_BYTES = 4192
 """SentencePiece's default of `max_sentence_length`, which leaves longer sentences out of the training text."""
 
@@ -187,8 +180,8 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
 
     Raises: ValueError if the text does not permit a vocabulary of this size, or for a seed that is too large.
     """
-    if seed >= SENTENCEPIECE_SEEDS:
-        raise ValueError(f"seed={seed}: expected less than {SENTENCEPIECE_SEEDS:,} with {name}")
+    if seed >= 2**32:  # SentencePiece's seed has 32 bits
+        raise ValueError(f"seed={seed}: expected less than {2**32:,} with {name}")
     sentencepiece = _import("sentencepiece")
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
@@ -258,9 +251,6 @@ def _import(library: str) -> Any:
         raise ValueError(f"{package} is not installed: python -m pip install '.[data]'") from error
 
 
-# Detokenising ---------------------------------------------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=EQUAL_TEXTS)
 def _detokenise(tokens: tuple[str, ...], language: str) -> str:
     """Return the text of Moses or spaCy tokens.
@@ -277,8 +267,7 @@ def _detokenise(tokens: tuple[str, ...], language: str) -> str:
             joined[-1] += token
         else:
             joined.append(token)
-    text: str = _moses_detokenizer(language).detokenize(joined, unescape=False)
-    return text
+    return str(_moses_detokenizer(language).detokenize(joined, unescape=False))
 
 
 @functools.cache

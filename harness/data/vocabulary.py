@@ -18,8 +18,6 @@ class Split:
     """The pairs of a split as ids. Shapes: each array of `source` and `target` is [length], `<sos>` words `<eos>`.
 
     Attributes:
-        source: The source sentences.
-        target: The target sentences.
         left_out: Number of pairs that were left out because a side was too long (training).
         cut: Number of sentences that were cut because they were too long (validation and test).
     """
@@ -72,12 +70,11 @@ def leave_out(source: list[Ids], target: list[Ids], max_length: int) -> Split:
 def cut(source: list[Ids], target: list[Ids], max_length: int) -> Split:
     """Return a split whose sentences are cut to `max_length` ids, the last of them `<eos>`."""
     count = sum(len(ids) > max_length for ids in (*source, *target))
-    source, target = ([_shortened(ids, max_length) for ids in side] for side in (source, target))
+    source, target = (
+        [ids if len(ids) <= max_length else np.append(ids[: max_length - 1], np.int32(EOS)) for ids in side]
+        for side in (source, target)
+    )
     return Split(source, target, cut=count)
-
-
-def _shortened(ids: Ids, max_length: int) -> Ids:
-    return ids if len(ids) <= max_length else np.append(ids[: max_length - 1], np.int32(EOS))
 
 
 def digest_words(words: Sequence[str]) -> str:

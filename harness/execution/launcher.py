@@ -42,11 +42,7 @@ CHECK_SECONDS = 2.0
 
 
 def library(engine: str) -> Any:
-    """Import and return the library of a launcher.
-
-    Raises:
-        ValueError: It is not installed. The message has the command that installs it.
-    """
+    """Import and return the library of a launcher. Raises: ValueError with the command that installs it."""
     try:
         return importlib.import_module(LIBRARIES[engine])
     except ImportError as error:
@@ -108,11 +104,7 @@ class Launcher(ABC, Generic[Handle]):
     """Executes a set of runs. `execute` is the loop; subclasses start, poll and stop single runs.
 
     Attributes:
-        specs: The runs.
-        results: The folder of results.
         stream: Where progress is shown.
-        settings: How runs are executed.
-        forecast: Estimates the remaining time.
         most_at_once: The largest number of simultaneous runs; None if the cluster decides.
         grace_seconds: The time that interrupted runs have to end before they are killed.
         listener: Receives the events of runs on this machine, and "ended" when the record of a run is final.
@@ -157,10 +149,8 @@ class Launcher(ABC, Generic[Handle]):
     def collect(self, handle: Handle) -> RunRecord | None:
         """Return the stored record of a run that has ended, or None to start it again. Its lock is held.
 
-        Raises:
-            NoRecord: It left no usable record.
-            locks.Locked: Its process found that another process holds the run.
-            ValueError, OSError: Its files are damaged or cannot be stored.
+        Raises: NoRecord if it left no usable record; locks.Locked if its process found that another process holds the
+        run; ValueError, OSError if its files are damaged or cannot be stored.
         """
 
     @abstractmethod
@@ -186,8 +176,7 @@ class Launcher(ABC, Generic[Handle]):
         skipped, and waited for at the end. After a signal every run writes its checkpoint and ends; Ctrl-C after
         that kills them.
 
-        Raises:
-            ValueError: The file system of the results has no locks.
+        Raises: ValueError if the file system of the results has no locks.
         """
         with SignalGuard(on_second_interrupt=self.kill) as guard, contextlib.closing(self.display):
             try:

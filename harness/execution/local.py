@@ -48,8 +48,7 @@ def execute(
 
     If there are several `gpus`, named as in CUDA_VISIBLE_DEVICES, each run on "cuda" sees the least busy one.
 
-    Raises:
-        ValueError: `jobs` needs more open files than are allowed, or the file system of `results` has no locks.
+    Raises: as `Launcher.execute` and `check_descriptors`.
     """
     jobs, settings = min(jobs, len(specs)), settings or RunSettings()
     check_descriptors(jobs)
@@ -67,11 +66,7 @@ def execute(
 
 
 def check_descriptors(jobs: int) -> None:
-    """Raise this process's limit of open files to what simultaneous runs need.
-
-    Raises:
-        ValueError: The system does not allow it.
-    """
+    """Raise this process's limit of open files to what simultaneous runs need. Raises: ValueError if it cannot."""
     if sys.platform == "win32":
         return
     import resource
@@ -91,7 +86,6 @@ class RunProcess(RunHandle):
     """The process of a run.
 
     Attributes:
-        worker: The process.
         started, last_event: The times of its start and of its last event, as `time.monotonic`.
         log_bytes: The size of the run's log when the process started.
         oom_kills: The number of out-of-memory kills when it started.
@@ -120,9 +114,8 @@ class RunProcess(RunHandle):
 class LocalLauncher(Launcher[RunProcess]):
     """Executes each run in a child process. A run whose process was lost is tried again.
 
-    Attributes:
-        gpus: The GPUs to choose from, as in CUDA_VISIBLE_DEVICES.
-        losses: How earlier processes of each run were lost.
+    `gpus` are those to choose from, as in CUDA_VISIBLE_DEVICES; `losses` tells how earlier processes of each run were
+    lost.
     """
 
     gpus: Sequence[str] = ()
@@ -135,16 +128,15 @@ class LocalLauncher(Launcher[RunProcess]):
 
     def start(self, spec: RunSpec) -> RunProcess:
         """Start the process of a run."""
-        log_bytes = logs.size(run_store.log_path(self.results, spec.id))
-        oom_kills, now, gpu = exit_status.out_of_memory_kills(), time.monotonic(), self.least_busy_gpu(spec)
+        now, gpu = time.monotonic(), self.least_busy_gpu(spec)
         return RunProcess(
             spec=spec,
-            worker=Worker(spec, self.settings, self.results, self._events.put, gpu=gpu),
             started=now,
             last_event=now,
-            log_bytes=log_bytes,
-            oom_kills=oom_kills,
+            log_bytes=logs.size(run_store.log_path(self.results, spec.id)),
+            oom_kills=exit_status.out_of_memory_kills(),
             gpu=gpu,
+            worker=Worker(spec, self.settings, self.results, self._events.put, gpu=gpu),  # last: it starts the process
         )
 
     def least_busy_gpu(self, spec: RunSpec) -> str | None:

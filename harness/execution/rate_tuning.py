@@ -48,8 +48,7 @@ def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> 
     of epochs. A limit on the updates of the full run is reduced in the same proportion. Pilots are as long as the full
     run by default, because the best rate of a shorter run tends to be higher.
 
-    Raises:
-        ValueError: `epochs` exceeds the number of epochs of the full run.
+    Raises: ValueError if `epochs` exceeds the number of epochs of the full run.
     """
     training = spec.training
     if epochs is not None and epochs > training.epochs:

@@ -14,9 +14,7 @@ from typing import Any, ClassVar, TextIO
 
 import harness
 import impls
-from harness.data import portable_corpus
-from harness.data.dataset import prepare
-from harness.data.portable_corpus import PackedCorpus
+from harness.data.dataset import PackedCorpus, pack, prepare
 from harness.execution import local, transfer
 from harness.execution.launcher import Launcher, NoRecord, Outcome, RunHandle, RunSettings, library
 from harness.execution.transfer import Contents, RemoteRun
@@ -49,22 +47,15 @@ def execute(
     `checkpoint_folder`, nothing is read from their disks.
 
     Args:
-        specs: The runs.
-        results: The folder of results.
         address: "HOST:PORT", or "auto" for RAY_ADDRESS or else the cluster that this machine is part of.
-        stream: Where progress is shown.
-        settings: How runs are executed.
         checkpoint_folder: A folder that all nodes share, from which the runs of a lost node resume. Without it they
             begin anew.
 
-    Raises:
-        ValueError: Ray is not installed, no cluster answers, or the file system of `results` has no locks.
+    Raises: as `Launcher.execute`; also ValueError if Ray is not installed or no cluster answers.
     """
     ray = library("ray")
     local.check_descriptors(len(specs))
-    corpora = {
-        data: portable_corpus.pack(data, prepare(data).key) for data in dict.fromkeys(spec.data for spec in specs)
-    }
+    corpora = {data: pack(prepare(data)) for data in dict.fromkeys(spec.data for spec in specs)}
     # Ray prints messages about lost nodes to standard output.
     with contextlib.redirect_stdout(stream), _connected(ray, address, _code(specs)):
         references = {data: ray.put(corpus) for data, corpus in corpora.items()}
@@ -92,10 +83,7 @@ class RayTask(RunHandle):
 class RayLauncher(Launcher[RayTask]):
     """Executes each run as a Ray task. The nodes share no file system, so this process holds the locks.
 
-    Attributes:
-        ray: The module, connected to a cluster.
-        corpora: References to the prepared corpora in Ray's object store.
-        checkpoint_folder: A folder that all nodes share, for checkpoints; empty for none.
+    `ray` is connected to a cluster; `corpora` are references to the prepared corpora in its object store.
     """
 
     ray: Any
@@ -199,11 +187,7 @@ def _mailbox(ray: Any) -> Any:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str, code: list[str]) -> Iterator[None]:
-    """Join the cluster for a while.
-
-    Raises:
-        ValueError: No cluster answers.
-    """
+    """Join the cluster for a while. Raises: ValueError if no cluster answers."""
     _check_address(address)
     try:
         environment = {"py_modules": code, "excludes": ["__pycache__"]}

@@ -43,16 +43,10 @@ def execute(
 ) -> Outcome:
     """Execute each run as a Slurm job; see `Launcher.execute`. Preempted jobs are queued again and resume.
 
-    Args:
-        specs: The runs.
-        results: The folder of results.
-        parameters: Parameters of submitit for Slurm, such as partition, time or gres, or options of sbatch. With
-            cluster=local submitit starts processes on this machine instead of Slurm jobs.
-        stream: Where progress is shown.
-        settings: How runs are executed.
+    `parameters` are those of submitit for Slurm, such as partition, time or gres, or options of sbatch. With
+    cluster=local submitit starts processes on this machine instead of Slurm jobs.
 
-    Raises:
-        ValueError: submitit or Slurm is missing, a parameter is not accepted, or the file system has no locks.
+    Raises: as `Launcher.execute`; also ValueError if submitit or Slurm is missing or does not accept a parameter.
     """
     launcher = SlurmLauncher(
         specs=specs, results=results.absolute(), stream=stream, settings=settings, parameters=parameters
@@ -127,11 +121,7 @@ class SlurmLauncher(Launcher[SlurmRun]):
         return ended
 
     def _submit(self, runs: list[SlurmRun]) -> None:
-        """Submit runs, those with the same resources as one job array.
-
-        Raises:
-            ValueError: Slurm or submitit refuses a job.
-        """
+        """Submit runs, those with the same resources as one job array. Raises: ValueError if one is refused."""
         failed_job = self._submitit.core.utils.FailedJobError
         for threads, gpus in dict.fromkeys(run.resources for run in runs):
             group = [run for run in runs if run.resources == (threads, gpus)]
@@ -205,11 +195,7 @@ def _folder(results: Path) -> Path:
 
 
 def _cluster(name: str) -> str:
-    """Return submitit's name of a cluster.
-
-    Raises:
-        ValueError: It is unknown or not available.
-    """
+    """Return submitit's name of a cluster. Raises: ValueError if it is unknown or not available."""
     if name not in ("slurm", "local"):
         raise ValueError(f"--slurm cluster={name}: expected slurm, or local for processes on this machine")
     if name == "slurm" and shutil.which("sbatch") is None:
@@ -223,8 +209,7 @@ def _cluster(name: str) -> str:
 def _submitit_parameters(options: Mapping[str, str]) -> dict[str, Any]:
     """Return options under submitit's names; those that submitit does not have become options of sbatch.
 
-    Raises:
-        ValueError: The time is not a number of minutes, with which submitit calculates when a job is out of time.
+    Raises: ValueError if the time is not in minutes, with which submitit calculates when a job is out of time.
     """
     from submitit.slurm.slurm import SlurmExecutor
 

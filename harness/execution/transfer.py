@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from harness.data import portable_corpus
-from harness.data.portable_corpus import PackedCorpus
+from harness.data import dataset
+from harness.data.dataset import PackedCorpus
 from harness.execution import local
 from harness.execution.launcher import RunSettings
 from harness.experiments.serialization import canonical_json
@@ -48,8 +48,6 @@ class RemoteRun:
     """A run that is sent to another machine.
 
     Attributes:
-        spec: The run.
-        settings: How it is executed.
         commit: The commit of the code as JSON; null if it is unknown.
         checkpoint: The files of the checkpoint from which the run resumes.
         checkpoint_folder: A folder that all machines share, for the checkpoints of lost machines; empty for none.
@@ -73,12 +71,8 @@ def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str],
     """Execute a run in a temporary folder of this machine or in its `checkpoint_folder`, and return its files.
 
     Ctrl-C interrupts the run; its files then include a checkpoint. A `checkpoint_folder` may have a checkpoint of a
-    machine that was lost, from which the run resumes; the folder of the run in it is removed at the end.
-
-    Args:
-        remote: The run.
-        corpus: Its prepared corpus.
-        say: Receives every line of its progress.
+    machine that was lost, from which the run resumes; the folder of the run in it is removed at the end. `say` receives
+    every line of progress.
     """
     spec = remote.spec
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
@@ -87,7 +81,7 @@ def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str],
         if not checkpoint_files.exists(results, spec.id):
             _write(folder, remote.checkpoint)
         with environment_variables(BAKEOFF_CACHE=str(Path(name, "cache")), **{machine.COMMIT: remote.commit}):
-            portable_corpus.unpack(spec.data, corpus)
+            dataset.unpack(spec.data, corpus)
             local.execute([spec], results, jobs=1, stream=_LineStream(say), settings=remote.settings)
         contents = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if _is_allowed(path.name)}
         shutil.rmtree(folder, ignore_errors=True)
@@ -97,8 +91,7 @@ def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str],
 def accept_results(results: Path, spec: RunSpec, contents: Contents) -> RunRecord:
     """Store the files of a run that another machine has executed, and return its record, which is written last.
 
-    Raises:
-        ValueError: A file is missing, damaged, unknown or of another run. Nothing is written.
+    Raises: as `check`; then nothing is written.
     """
     record = _record(contents)
     check(spec, record, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
@@ -115,15 +108,9 @@ def accept_results(results: Path, spec: RunSpec, contents: Contents) -> RunRecor
 
 
 def check(spec: RunSpec, record: RunRecord, digests: Mapping[str, str]) -> None:
-    """Check that a record and its files belong to a run.
+    """Check that a record, and its files by their SHA-256, belong to a run.
 
-    Args:
-        spec: The run.
-        record: The record.
-        digests: The SHA-256 of each file by name.
-
-    Raises:
-        ValueError: The record is of another run, or a file is missing, damaged or unknown.
+    Raises: ValueError if the record is of another run, or a file is missing, damaged or unknown.
     """
     unknown = [name for name in digests if not _is_allowed(name)]
     if unknown:

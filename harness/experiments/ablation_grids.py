@@ -69,8 +69,7 @@ def levels(field: str) -> tuple[str, ...]:
 def parse_field(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the field and the levels of `FIELD` or `FIELD=LEVEL,LEVEL,...`; without levels, all of them.
 
-    Raises:
-        ValueError: The field or a level does not exist; the message lists what does.
+    Raises: ValueError for an unknown field or level, with those that exist.
     """
     field, equals, names = text.partition("=")
     if field not in FIELDS:
@@ -84,15 +83,12 @@ def parse_field(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def grids(fields: Mapping[str, tuple[str, ...]] | None = None, *, factorial: bool = False) -> tuple[Grid, ...]:
-    """Return one grid per field, or one grid of all combinations.
+    """Return one grid per field, or for a factorial one grid of all combinations.
 
-    Args:
-        fields: The levels of each field to change; if empty, all levels of all fields, or for a factorial those of
-            positions, norm and activation.
-        factorial: Whether to combine the levels of the fields.
+    `fields` has the levels of each field to change; if empty, all levels of all fields, or for a factorial those of
+    `CROSSED`.
 
-    Raises:
-        ValueError: A factorial of one field.
+    Raises: ValueError for a factorial of one field.
     """
     chosen = fields or {field: levels(field) for field in (CROSSED if factorial else FIELDS)}
     if factorial and len(chosen) == 1:
@@ -108,8 +104,7 @@ def grids(fields: Mapping[str, tuple[str, ...]] | None = None, *, factorial: boo
 def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
     """Return the runs of a grid around `base`, beginning with the base. They differ only in the fields of the grid.
 
-    Raises:
-        ValueError: The base is no Transformer recipe, or a value does not fit it.
+    Raises: ValueError if the base is no Transformer recipe, or a value does not fit it.
     """
     recipe = check_base(base.variant, base.recipe)
     own = {**vars(recipe), **vars(base.training)}
@@ -125,11 +120,7 @@ def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
 
 
 def check_base(variant: str, recipe: Recipe | None) -> TransformerRecipe:
-    """Return the base's recipe.
-
-    Raises:
-        ValueError: It does not have the fields that ablations change.
-    """
+    """Return the base's recipe. Raises: ValueError if it does not have the fields that ablations change."""
     if isinstance(recipe, TransformerRecipe):
         return recipe
     kind = "a builder" if recipe is None else f"of the family {recipe.family!r}"

@@ -30,8 +30,7 @@ def override(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
     Values are converted to the types of the settings; "none" is None in an optional one. The last value of a setting
     wins.
 
-    Raises:
-        ValueError: A setting is unknown or its value is not accepted; the message suggests the closest name.
+    Raises: ValueError for an unknown setting, with the closest name, or a value that is not accepted.
     """
     names = list(setting_names(spec))
     changes: dict[str, Any] = {}

@@ -55,15 +55,9 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return JSON as an instance of the type `kind`, such as a dataclass.
+    """Return JSON as an instance of the type `kind`, such as a dataclass. Values are not converted to other types.
 
-    Args:
-        kind: The type. Unknown fields are rejected, and values are not converted to other types.
-        value: What `json.loads` returned.
-        where: The name of the value in error messages, such as "spec".
-
-    Raises:
-        ValueError: A field is unknown, missing or has an invalid value; the message names the first one.
+    Raises: ValueError, naming the first field that is unknown, missing or invalid; `where` names the value itself.
     """
     from pydantic import ValidationError
 
@@ -89,8 +83,7 @@ def check_fields(settings: Any) -> None:
 def parse(kind: Any, text: str) -> Any:
     """Convert text from the command line to the annotated type `kind`; "none" is None in an optional type.
 
-    Raises:
-        ValueError: The text is not of this type; the message says what is expected.
+    Raises: ValueError, which says what is expected, if the text is not of this type.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -140,9 +133,6 @@ def _without_family(value: Any) -> Any:
     return value
 
 
-# Adapters -------------------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return an adapter of a list of `kind`: within a list, plain dataclasses use the configuration too."""
@@ -188,9 +178,6 @@ def _fields_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(document)
 
 
-# Messages -------------------------------------------------------------------------------------------------------------
-
-
 def _first(error: ValidationError) -> ErrorDetails:
     """Return the most helpful error: a misspelled field explains a missing one."""
     return min(error.errors(include_url=False), key=lambda details: details["type"] != "unexpected_keyword_argument")
@@ -199,11 +186,8 @@ def _first(error: ValidationError) -> ErrorDetails:
 def _message(error: ErrorDetails, kind: Any, where: str, *, inside: int = 0) -> str:
     """Return an error as one line: the field, its value, what is accepted, and a suggestion for a misspelled word.
 
-    Args:
-        error: One of pydantic's errors.
-        kind: The type that was validated.
-        where: The name of the value, or an empty string.
-        inside: The number of containers around the value.
+    `kind` is the type that was validated, `where` the name of the value or "", and `inside` the number of containers
+    around the value.
     """
     location, value, reason = error["loc"][inside:], error["input"], error["type"]
     *parents, name = location or ("",)

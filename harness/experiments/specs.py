@@ -29,6 +29,9 @@ CudaGraphs = Literal["off", "on"]
 Unknown = Literal["never", "allowed"]
 LengthFormula = Literal["wu", "power"]
 ADDED_FIELDS: dict[tuple[str, str], Any] = {
+    ("", "backend"): None,
+    ("", "matmul_precision"): "highest",
+    ("", "cuda_graphs"): "off",
     ("training", "batching"): "length",
     ("training", "batch_tokens"): 4_096,
     ("training", "patience"): None,
@@ -38,7 +41,7 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
 }
-"""Fields that were added to `RunSpec` later, with the value of earlier runs.
+"""Fields that were added later, by their part of `RunSpec` ("" for itself), with the value of earlier runs.
 
 A field with this value is left out of the id of a run, so that a new field changes no existing id.
 """
@@ -221,11 +224,7 @@ class RunSpec:
             raise ValueError(f"{name}={getattr(self, name)!r} with {' and '.join(misfits)}: {needs}")
 
     def check_tying(self) -> None:
-        """Check that languages which share an embedding share a vocabulary; sizes may be equal by chance.
-
-        Raises:
-            ValueError: They do not.
-        """
+        """Raise ValueError if languages share an embedding and no vocabulary; sizes may be equal by chance."""
         if getattr(self.recipe, "tying", "none") == "all" and self.data.vocabulary != "joint":
             raise ValueError(
                 f"recipe.tying='all' with data.vocabulary={self.data.vocabulary!r}: one embedding for both languages "
@@ -244,14 +243,9 @@ class RunSpec:
         if settings["recipe"]:
             settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
         for (part, name), earlier in ADDED_FIELDS.items():
-            if settings[part] and settings[part].get(name, earlier) == earlier:
-                settings[part].pop(name, None)
-        if self.backend is None:
-            del settings["backend"]
-        if self.matmul_precision == "highest":
-            del settings["matmul_precision"]
-        if self.cuda_graphs == "off":
-            del settings["cuda_graphs"]
+            group = settings[part] if part else settings
+            if group and group.get(name, earlier) == earlier:
+                group.pop(name, None)
         digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 LOST = tuple(getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
@@ -28,11 +27,9 @@ def lost(code: int) -> bool:
 
 
 def describe(code: int, *, out_of_memory: bool = False) -> str:
-    """Describe how a process ended.
+    """Describe how a process ended with an exit code as in `subprocess`, negative for a signal.
 
-    Args:
-        code: Its exit code as in `subprocess`, negative for a signal.
-        out_of_memory: Whether the kernel has killed a process for lack of memory while it ran.
+    `out_of_memory` is whether the kernel has killed a process for lack of memory while it ran.
     """
     if code >= 0:
         return f"its process ended with code {code}" + (" and left no complete record" if code == 0 else "")
@@ -46,12 +43,12 @@ def describe(code: int, *, out_of_memory: bool = False) -> str:
     return f"killed by {name}" + (f"; {hint}" if hint else "")
 
 
-def out_of_memory_kills(counters: Sequence[Path] | None = None) -> int:
+def out_of_memory_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 if that is unknown.
 
     They are counted in this process's control group if that can be read, otherwise on the whole machine.
     """
-    for path in _counters() if counters is None else counters:
+    for path in _counters():
         with contextlib.suppress(OSError):
             match = re.search(r"^oom_kill (\d+)$", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
             if match:

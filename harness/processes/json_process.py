@@ -50,19 +50,12 @@ def start_module(
     environment: Mapping[str, str] | None = None,
     safe_path: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start `python -m module` in a session of its own, with pipes to its standard input and output.
+    """Start `python -m module arguments` in a session of its own, with pipes to its standard input and output.
 
-    Its own session keeps Ctrl-C in a terminal from reaching it: the parent decides how it ends.
+    Its own session keeps Ctrl-C in a terminal from reaching it: the parent decides how it ends. `environment` is added
+    to the variables of this process; `safe_path` keeps the current folder out of its module search path.
 
-    Args:
-        module: The module to run.
-        *arguments: Its command-line arguments.
-        stderr: The file that its standard error is written to.
-        environment: Environment variables to set, besides those of this process.
-        safe_path: Keep the current folder out of its module search path.
-
-    Raises:
-        OSError: It cannot be started.
+    Raises: OSError.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
@@ -92,18 +85,16 @@ class JsonProcess:
 
     Args:
         module: The module to run, which calls `serve`.
-        environment: Environment variables to set, besides those of this process.
+        environment, safe_path: As in `start_module`.
         log: The file that its standard error is appended to; None for a temporary one.
         check: Called while an answer is awaited; may raise, as for a signal.
         timeout_seconds: The most that one answer may take; None for no limit.
-        safe_path: Keep the current folder out of its module search path.
 
     Attributes:
         idle_seconds: How long it has waited for requests since the first.
         idle_cpu_seconds: The CPU time that it used meanwhile.
 
-    Raises:
-        ProcessFailed: It cannot be started.
+    Raises: ProcessFailed if it cannot be started.
     """
 
     def __init__(
@@ -129,12 +120,7 @@ class JsonProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def request(self, command: str, **arguments: Any) -> Any:
-        """Send a request and return the value of its answer.
-
-        Raises:
-            RequestRefused: The process refuses this request.
-            ProcessFailed: The request failed, or the process ended or did not answer in time.
-        """
+        """Send a request and return the value of its answer. Raises: RequestRefused, ProcessFailed."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended; the answer says so
             self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
@@ -201,8 +187,7 @@ def serve(commands: Mapping[str, Callable[..., Any]]) -> None:
     What anything prints to standard output goes to standard error.
 
     Args:
-        commands: The functions that answer, by the name of the command. They are given the arguments of the request and
-            return what JSON can hold.
+        commands: The functions that answer, by the name of the command; they return what JSON can hold.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
@@ -242,16 +227,6 @@ def _listen(requests: queue.SimpleQueue[str]) -> None:
 
 
 def request_once(module: str, command: str, arguments: Mapping[str, Any], **settings: Any) -> Any:
-    """Start a module, return its answer to one request, and end it.
-
-    Args:
-        module: The module to run.
-        command: The command of the request.
-        arguments: The arguments of the request.
-        **settings: More arguments of `JsonProcess`.
-
-    Raises:
-        RequestRefused, ProcessFailed: As `JsonProcess.request`.
-    """
+    """Start a `JsonProcess` with these settings, return its answer to one request, and end it."""
     with JsonProcess(module, **settings) as process:
         return process.request(command, **arguments)

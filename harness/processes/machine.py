@@ -115,9 +115,8 @@ def variables() -> dict[str, str]:
 def torch_arithmetic() -> dict[str, str | None]:
     """Return how torch computes on this CPU, or nothing if this process has not imported torch.
 
-    Returns:
-        `cpu_capability` (the vector instructions of its own kernels), `matmul_precision`, and the versions of `onednn`
-        and `mkl` that it was built with; None for one that it was built without.
+    These are `cpu_capability` (the vector instructions of its own kernels), `matmul_precision`, and the versions of
+    `onednn` and `mkl` that it was built with; None for one that it was built without.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -133,17 +132,10 @@ def torch_arithmetic() -> dict[str, str | None]:
 
 
 def arithmetic_differences(earlier: dict[str, Any], now: dict[str, Any], computes: str) -> list[str]:
-    """Return the differences between two environments that can change the bits of trained weights.
+    """Return what can change the bits of trained weights between two environments, as "torch 2.9.0 (now 2.10.0)".
 
-    Facts that one of the environments does not have, because an older version wrote it, are not compared.
-
-    Args:
-        earlier: The environment of a stored run or checkpoint.
-        now: The environment to compare with.
-        computes: The framework that computes.
-
-    Returns:
-        One line for each difference, such as "torch 2.9.0 (now 2.10.0)".
+    Facts that one of the environments does not have, because an older version wrote it, are not compared. `computes` is
+    the framework that computes.
     """
     parts = {
         "machine": ("processor", "gpu"),
@@ -216,8 +208,9 @@ def git(*arguments: str) -> str | None:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the processor, the cores, the memory, the operating system and, for a CUDA device, the GPU."""
+    processor = _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor or None,
         "cores": cores(),
         "memory_bytes": memory_bytes(),
         "system": platform.platform(),
@@ -301,12 +294,11 @@ def peak_memory_bytes() -> int | None:
 
 def array_digests(arrays: Arrays) -> dict[str, str]:
     """Return the shape and the SHA-256 of the float32 values of each tensor, in row-major order: "256x512:ab12..."."""
-    return {name: _array_digest(np.asarray(array)) for name, array in sorted(arrays.items())}
-
-
-def _array_digest(array: Any) -> str:
-    shape = "x".join(map(str, array.shape))
-    return f"{shape}:{hashlib.sha256(np.ascontiguousarray(array, '<f4').data).hexdigest()}"
+    digests = {}
+    for name, array in sorted(arrays.items()):
+        values = hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+        digests[name] = f"{'x'.join(map(str, array.shape))}:{values}"
+    return digests
 
 
 def _output(*command: str) -> str | None:
@@ -315,10 +307,6 @@ def _output(*command: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _processor() -> str | None:
-    return _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine() or None
 
 
 def _table_value(path: Path, name: str) -> str | None:

@@ -15,17 +15,11 @@ Stage = Literal["preparing", "training", "validating", "translating", "elsewhere
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """The state of a run.
+    """The state of a run, by id. Rates and times are None if they are unknown.
 
     Attributes:
-        run: The id of the run.
-        stage: What the run is doing.
         epoch: The current epoch, from 1.
-        epochs: The number of epochs.
         updates: The number of finished updates.
-        all_updates: The number of updates.
-        tokens_per_second: The throughput; None if it is unknown.
-        remaining_seconds: The estimated time until the run ends; None if it is unknown.
         remark: A line to keep, such as the metrics of an epoch.
         learning_rate: That of the last update, while training.
         training_loss: The minimised loss since the last event with one, in nats per target token; None if it is unknown

@@ -41,7 +41,6 @@ class Display:
     shown.
 
     Args:
-        stream: Where to write.
         names: A short name for each run id; other runs are shown by their ids.
         overall: Returns the progress of all runs together, which is the last line of the table.
     """

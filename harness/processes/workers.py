@@ -81,14 +81,10 @@ class Worker:
     """The process of one run.
 
     Args:
-        spec: The run.
-        settings: How the run is executed.
-        results: The folder of results.
         report: Called in another thread with every event of the run, and with `Ended` at the end.
         gpu: The GPU that it sees, as in CUDA_VISIBLE_DEVICES; None for those of this process.
 
-    Raises:
-        OSError: The process cannot be started.
+    Raises: OSError if it cannot be started.
     """
 
     def __init__(

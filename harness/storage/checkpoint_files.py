@@ -47,22 +47,18 @@ def load(
     *,
     most: int = files.FILE_BYTES,
 ) -> Restored | None:
-    """Restore the newest usable generation and remove those newer than it.
+    """Restore the newest usable generation, remove those newer than it, and return what `restore` returns, or None.
 
     Args:
-        results: The folder of results.
-        run_id: The id of the run.
         restore: Called with the tensors and notes of a generation; raises ValueError to refuse it.
         complain: Receives a line for each generation that is damaged or refused.
         most: The largest accepted size of the tensors in bytes.
-
-    Returns:
-        What `restore` returns; None if no generation is usable.
     """
     folder, unusable = run_store.run_folder(results, run_id), []
     for number in _generations(folder):
         try:
-            restored = restore(*_read(folder, number, most))
+            digest, notes = _manifest(folder, number)
+            restored = restore(tensors.read(_path(folder, number, "safetensors"), digest, most), notes)
         except (ValueError, OSError) as error:
             unusable.append(number)
             complain(str(error).replace(f"{folder}{os.sep}", ""))
@@ -97,12 +93,6 @@ def remove(results: Path, run_id: str) -> None:
     """Remove all checkpoints of a run."""
     for path in paths(results, run_id):
         path.unlink(missing_ok=True)
-
-
-def _read(folder: Path, number: int, most: int) -> tuple[Arrays, dict[str, Any]]:
-    """Return the tensors and notes of a generation. Raises: ValueError naming the missing or damaged file."""
-    digest, notes = _manifest(folder, number)
-    return tensors.read(_path(folder, number, "safetensors"), digest, most), notes
 
 
 def _manifest(folder: Path, number: int) -> tuple[str, dict[str, Any]]:

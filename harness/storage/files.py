@@ -32,29 +32,20 @@ except ImportError:  # Windows, where partial files of killed processes are not 
 PARTIAL = ".bakeoff.partial"
 SEAL = "seal"
 """The field of a JSON object that holds the digest of all other fields."""
-
 JSON_BYTES = 12 * 2**20
 """The size limit of JSON files. A record has about 30,000 bytes, and 600 more for each epoch."""
-
 FILE_BYTES = 4 * 2**30
 """The default size limit, for example of checkpoints."""
-
 HASHED_BYTES = 2**30
 """The size limit of files that are only hashed, which takes a few seconds at most."""
-
 JSON_DEPTH = 50
 """The largest nesting depth of JSON; records have a depth of five."""
-
 TRIES = 9
 """How often a folder is made again that another process removes."""
 
 T = TypeVar("T")
 
-_CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-# Writing --------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -63,9 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Partial files that killed processes have left in the same folder are removed.
 
-    Raises:
-        OSError: The file cannot be written; the error names `path`.
-        ValueError: `path` is a folder, a device or a pipe.
+    Raises: OSError, which names `path`, if it cannot be written; ValueError if it is a folder, a device or a pipe.
     """
     try:
         if path.exists() and not path.is_file():
@@ -76,7 +65,9 @@ def replacing(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             os.fsync(locked)
-            temporary.chmod(0o666 & ~_umask())
+            mask = os.umask(0o077)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
             if os.name != "posix":
                 locked.close()  # Windows renames no open file
             temporary.replace(path)
@@ -94,9 +85,6 @@ def in_folder(folder: Path, make: Callable[[], T]) -> T:
     """Make a folder, and return what `make` returns, which makes a file in it.
 
     Both are tried again if another process removes the folder meanwhile, because it is still empty.
-
-    Raises:
-        OSError: The folder or the file cannot be made.
     """
     for _ in range(TRIES):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
@@ -116,8 +104,7 @@ def write_bytes(path: Path, content: bytes) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically.
 
-    Raises:
-        OSError, ValueError: As `replacing`; also a ValueError for NaN, infinity, and files too large to be read again.
+    Raises: as `replacing`; also ValueError for NaN, infinity, and files too large to be read again.
     """
     content = (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     if len(content) > JSON_BYTES:
@@ -158,12 +145,6 @@ def _remove_partial_files(folder: Path) -> None:
             path.unlink()
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _flush_folder(folder: Path) -> None:
     """Flush a folder, so that a rename survives a power failure, on systems that can do so."""
     if os.name != "posix":
@@ -172,27 +153,19 @@ def _flush_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _CANNOT_FLUSH_FOLDERS:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)
 
 
-# Reading --------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Iterator[io.BufferedReader]:
-    """Open a regular file. Pipes and devices are not opened, so reading never hangs.
+    """Open a regular file of at most `most` bytes. Pipes and devices are not opened, so reading never hangs.
 
-    Args:
-        path: The file. Its folders may be links.
-        most: The largest accepted size in bytes.
-        links: Whether `path` itself may be a link.
+    With `links`, `path` itself may be a link; its folders always may.
 
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: It is not a regular file, or too large; the message names it.
+    Raises: OSError if it cannot be opened; ValueError, naming it, if it is not a regular file or too large.
     """
     mode = (path.stat() if links else path.lstat()).st_mode
     if stat.S_ISDIR(mode):
@@ -230,11 +203,7 @@ def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ValueError: The file is missing, cannot be read or is not JSON; the message names it.
-    """
+    """Return the content of a JSON file. Raises: ValueError, naming it, if it cannot be read or is not JSON."""
     with naming(path):
         content = read_bytes(path, JSON_BYTES)
         try:
@@ -244,11 +213,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a sealed file, without its seal.
-
-    Raises:
-        ValueError: As `read_json` and `unsealed`; the message names the file.
-    """
+    """Return the JSON object in a sealed file, without its seal. Raises: as `read_json` and `unsealed`."""
     with naming(path):
         return unsealed(read_json(path))
 
@@ -267,9 +232,8 @@ def unsealed(value: Any) -> dict[str, Any]:
 def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text.
 
-    Raises:
-        ValueError: The text is not JSON, or JSON parsers disagree on it: NaN, numbers out of range, repeated names,
-            half a surrogate pair, or deep nesting.
+    Raises: ValueError if it is not JSON, or JSON parsers disagree on it: NaN, numbers out of range, repeated names,
+    half a surrogate pair, or deep nesting.
     """
     try:
         value = _DECODER.decode(content.decode("utf-8"))

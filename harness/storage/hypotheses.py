@@ -35,8 +35,7 @@ def parse_hypotheses(content: bytes) -> list[Hypothesis]:
 
     Equal tokens are stored once, so that hundreds of runs fit in memory.
 
-    Raises:
-        ValueError: The file is too large, or a line is not a translation; the message has the number of the first one.
+    Raises: ValueError if it has too many lines, or naming the first line that is not a translation.
     """
     lines = content.removesuffix(b"\n").split(b"\n")
     if len(lines) > SENTENCES_COUNT:

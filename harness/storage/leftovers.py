@@ -29,12 +29,7 @@ class Leftover:
         return sum(path.lstat().st_size for path in paths if path.is_symlink() or path.is_file())
 
     def remove(self) -> None:
-        """Remove the file or folder, holding the lock of its run.
-
-        Raises:
-            OSError: It cannot be removed.
-            Locked: A process has started the run meanwhile.
-        """
+        """Remove the file or folder. Raises: OSError; Locked if a process has started its run meanwhile."""
         if self.is_of_run:
             with locks.hold(self.path.parents[1], self.path.parent.name):  # which also removes the lock file
                 self.path.unlink(missing_ok=True)

@@ -47,11 +47,8 @@ class NoLocks(ValueError):
 def hold(results: Path, run_id: str) -> Iterator[None]:
     """Hold the lock of a run, without waiting for it.
 
-    Raises:
-        Locked: Another process holds the lock.
-        NoLocks: The file system has no locks.
-        OSError: The lock file cannot be created or locked; the error names it.
-        ValueError: The folder of the run is a link.
+    Raises: Locked; NoLocks; OSError, which names the lock file, if it cannot be created or locked; ValueError if the
+    folder of the run is a link.
     """
     path = run_store.own_folder(results, run_id) / LOCK
     lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False, preserve_lock_file=True)

@@ -119,11 +119,7 @@ class RunRecord:
 
 
 def record_from_json(value: Any) -> RunRecord:
-    """Return a `RunRecord` read from JSON.
-
-    Raises:
-        ValueError: The schema is not supported, or a field is unknown, missing or not accepted.
-    """
+    """Return a `RunRecord` read from JSON. Raises: ValueError for another schema, or naming a field that is wrong."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != RECORD_SCHEMA:
         raise ValueError(f"schema={brief(schema)}: expected {RECORD_SCHEMA}")

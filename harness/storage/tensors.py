@@ -17,10 +17,9 @@ from impls.contract import Arrays
 
 
 def write(path: Path, arrays: Arrays, most: int | None = None) -> str:
-    """Write a safetensors file of at most `most` bytes atomically and return its SHA-256.
+    """Write a safetensors file atomically and return its SHA-256.
 
-    Raises:
-        OSError, ValueError: As `files.replacing`; also a ValueError for a file that would be too large to be read.
+    Raises: as `files.replacing`; also ValueError for a file of more than `most` bytes, which could not be read.
     """
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
     content = safetensors.numpy.save(contiguous)
@@ -30,15 +29,9 @@ def write(path: Path, arrays: Arrays, most: int | None = None) -> str:
 
 
 def read(path: Path, digest: str | None = None, most: int = files.FILE_BYTES) -> Arrays:
-    """Read a safetensors file.
+    """Read a safetensors file of at most `most` bytes with the SHA-256 `digest`, if that is known.
 
-    Args:
-        path: A regular file.
-        digest: Its SHA-256, if known.
-        most: The largest accepted size in bytes.
-
-    Raises:
-        ValueError: The file is missing, damaged, too large, or has another digest; the message names it.
+    Raises: ValueError, naming the file, if it is missing, damaged, too large, or has another digest.
     """
     with files.naming(path):
         with files.reading(path, most):

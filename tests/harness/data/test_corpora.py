@@ -15,7 +15,10 @@ from harness.data.dataset import unavailable
 from harness.data.multi30k import DataUnavailable
 from harness.experiments.specs import DataSpec
 
-# The user's own files -------------------------------------------------------------------------------------------------
+
+@pytest.fixture(autouse=True)
+def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path / "cache")
 
 
 def test_load_two_files_and_a_tsv_have_the_same_pairs(tmp_path: Path) -> None:
@@ -33,9 +36,6 @@ def test_load_missing_file_is_named(tmp_path: Path) -> None:
         corpora.load(data)
 
 
-# The captions ---------------------------------------------------------------------------------------------------------
-
-
 def test_load_captions_in_both_directions_are_the_same_pairs() -> None:
     german, english = (corpora.load(DataSpec(corpus="captions", direction=way)) for way in ("de-en", "en-de"))
     assert german.digests == english.digests
@@ -48,15 +48,6 @@ def test_load_captions_in_both_directions_are_the_same_pairs() -> None:
 def test_load_captions_in_french_are_refused() -> None:
     with pytest.raises(ValueError, match="direction='en-fr': expected de-en, en-de with corpus='captions'"):
         corpora.load(DataSpec(corpus="captions", direction="en-fr"))
-
-
-# Multi30k -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _small_multi30k(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if "multi30k_folder" not in request.fixturenames:
-        install(monkeypatch, tmp_path / "cache")
 
 
 def check(loaded: corpora.Corpus) -> None:
@@ -156,11 +147,3 @@ def test_cache_folder_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BAKEOFF_CACHE", "~nobody-of-that-name/cache")
     with pytest.raises(ValueError, match="the cache folder ~nobody-of-that-name/cache: .*: name another one in BAKEOF"):
         cache.folder()
-
-
-def test_load_multi30k_has_the_published_sizes(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
-    for direction in ("de-en", "fr-en"):
-        corpus = corpora.load(DataSpec(direction=direction))
-        assert [len(corpus.splits[split][0]) for split in corpora.SPLITS] == [29_000, 1_014, 1_000]
-        assert not any(line != line.strip() or not line for pair in corpus.splits.values() for line in pair[0])

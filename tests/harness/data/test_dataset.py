@@ -24,9 +24,6 @@ WORDS = DataSpec(corpus="captions", tokenizer="whitespace")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-# Words and ids --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("one_process")
 def test_prepare_matches_a_corpus_worked_by_hand(tmp_path: Path) -> None:
     data = prepare(small(tmp_path))
@@ -111,9 +108,6 @@ def test_vocabularies_match_torchtexts() -> None:
             assert list(vocabulary.build(lower, minimum_frequency=least)) == torchtext_words(sentences, least)
 
 
-# Later use ------------------------------------------------------------------------------------------------------------
-
-
 def test_spacy_end_to_end_is_not_imported(tmp_path: Path) -> None:
     """Prepare, encode, tokenise and detokenise in a new process, and list its imports."""
     small(
@@ -188,9 +182,6 @@ def test_describe_shows_the_figures(tmp_path: Path) -> None:
     assert rows["source length, 100 %"] == ["7", "6", "5"]
     assert rows["training pairs"][:1] == ["1"]
     assert rows["train_source"] == [data.digests["files"]["train_source"]]
-
-
-# Multi30k itself ------------------------------------------------------------------------------------------------------
 
 
 def test_multi30k_with_spacy_matches_the_tutorials(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,44 +50,40 @@ def test_prepare_test_set_of_another_corpus_is_refused_with_and_without_a_cache(
         prepare(other)
 
 
-@pytest.mark.usefixtures("one_process")
-def test_prepare_repairs_damaged_cache_entries(tmp_path: Path) -> None:
-    data = small(tmp_path)
-    once = prepare(data)
-    entry = tmp_path / "cache/prepared" / once.key
-    names = sorted(path.name for path in entry.iterdir())
-    assert names == ["contents.json", "ids.npz", "texts.json"]
-    for name in names:
-        good = (entry / name).read_bytes()
-        changed = bytearray(good)
-        changed[len(good) // 2] ^= 1
-        for bad in (bytes(changed), good[:-1], b"", None):
-            (entry / name).unlink() if bad is None else (entry / name).write_bytes(bad)
-            assert same(prepare(data), once)
-            assert (entry / name).read_bytes() == good
-    assert [path.name for path in entry.parent.iterdir()] == [once.key]
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
-HOSTILE: dict[str, Callable[[Path], object]] = {
-    "nested without end": lambda entry: (entry / "contents.json").write_bytes(b"[" * 200_000),
-    "not an object": lambda entry: (entry / "contents.json").write_bytes(b"[1]"),
-    "a pipe": lambda entry: ((entry / "ids.npz").unlink(), os.mkfifo(entry / "ids.npz")),
-    "a link": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").symlink_to("/dev/zero")),
-    "a folder": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").mkdir()),
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "nested without end": lambda path: path.write_bytes(b"[" * 200_000),
+    "not an object": lambda path: path.write_bytes(b"[1]"),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a link": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_prepare_replaces_hostile_cache_entries(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_prepare_repairs_damaged_and_hostile_cache_entries(kind: str, tmp_path: Path) -> None:
     data = small(tmp_path)
     once = prepare(data)
     entry = tmp_path / "cache/prepared" / once.key
-    HOSTILE[kind](entry)
-    assert cache.read_entry(entry) is None
-    assert same(prepare(data), once)
-    assert cache.read_entry(entry) is not None
+    intact = {path.name: path.read_bytes() for path in entry.iterdir()}
+    assert intact.keys() == {"contents.json", "ids.npz", "texts.json"}
+    for name in intact:
+        DAMAGES[kind](entry / name)
+        assert cache.read_entry(entry) is None
+        assert same(prepare(data), once)
+        assert {path.name: path.read_bytes() for path in entry.iterdir()} == intact
+    assert [path.name for path in entry.parent.iterdir()] == [once.key]
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", ".."])
@@ -140,18 +137,11 @@ def test_key_depends_on_everything_that_determines_the_ids(tmp_path: Path, monke
     def key(data: DataSpec) -> str:
         return preprocess.key(preprocess.identity(data, corpora.signature(data) or corpora.load(data).digests))
 
-    changed = {
-        "corpus": replace(multi30k, corpus="captions"),
-        "direction": replace(multi30k, direction="en-de"),
-        "test_split": replace(multi30k, test_split="test_2017_flickr"),
-        "tokenizer": replace(multi30k, tokenizer="moses"),
-        "case": replace(multi30k, case="kept"),
-        "vocabulary": replace(multi30k, vocabulary="joint"),
-        "minimum_frequency": replace(multi30k, minimum_frequency=3),
-        "max_length": replace(multi30k, max_length=50),
-        "training_pairs": replace(multi30k, training_pairs=5),
-        "files": small(tmp_path),
-    }
+    values: dict[str, Any] = {"corpus": "captions", "direction": "en-de", "test_split": "test_2017_flickr"}
+    values |= {"tokenizer": "moses", "case": "kept", "vocabulary": "joint", "minimum_frequency": 3}
+    values |= {"max_length": 50, "training_pairs": 5}
+    changed = {name: replace(multi30k, **{name: value}) for name, value in values.items()}
+    changed["files"] = small(tmp_path)
     pieces = replace(multi30k, tokenizer="sentencepiece-bpe")
     merged = replace(multi30k, tokenizer="moses-bpe")
     changed |= {

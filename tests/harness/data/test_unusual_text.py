@@ -9,16 +9,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from fault_server import DIGESTS, TEXTS, WANTED, install
-from places import FIXTURES
+from fault_server import TEXTS, WANTED, install
 from record_factory import record as made_up
 from small_corpora import GOOD, corpus
 from small_runs import spec
 
 from harness.cli.main import main
-from harness.data import cache, corpora, preprocess, tokenizer_process
+from harness.data import corpora, tokenizer_process
 from harness.data.dataset import describe, prepare, remark
 from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import tokenizer, train_sentencepiece
@@ -30,8 +30,6 @@ from impls.contract import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-
-# Tokenizers -----------------------------------------------------------------------------------------------------------
 
 ODD = [
     "a\u2028b \u2585 c\u0085d",
@@ -85,9 +83,6 @@ def test_sentencepiece_pieces_contain_every_letter(name: str) -> None:
         assert "".join(tool.detokenise(tokens).split()) == "".join(text.lower().split()), ascii(text)
 
 
-# Long lines, unknown words, repetitions -------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("one_process")
 def test_prepare_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
     long = f"{LONG}\t{LONG}\n".encode()
@@ -121,6 +116,11 @@ def test_run_on_unusual_text_completes(kind: str, tmp_path: Path) -> None:
         assert record.sizes["test_target_unknown_rate"] == 1
 
 
+def options(data: DataSpec) -> list[str]:
+    paths = {name.replace("_", "-"): path for name, path in vars(data.files).items() if path}
+    return [*(f"--{name}={path}" for name, path in paths.items()), "--tokenizer=whitespace"]
+
+
 @pytest.mark.usefixtures("one_process")
 def test_repetitions_are_reported(tmp_path: Path, capsys: Any) -> None:
     train = b"ein\ta\nein\ta\n ein \ta\r\nein\tb\nzwei\tb\ndrei\tc\n"
@@ -138,69 +138,27 @@ def test_repetitions_are_reported(tmp_path: Path, capsys: Any) -> None:
     record = replace(made_up(), sizes=prepared.figures)
     provenance_text = " ".join(provenance.measured([record]))
     assert "2 training pairs that repeat another, 3 test pairs that are in training too" in provenance_text
-    assert data.files is not None
-    options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
-    assert main(["data", *options, "--tokenizer", "whitespace"]) == 0
+    assert main(["data", *options(data)]) == 0
     assert "3" in capsys.readouterr().out.partition("test pairs in training")[2].split("\n")[0]
 
 
-@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize("command", ["run", "bench --seed=0 --variant"])
 def test_commands_report_repetitions_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = [f"ein satz {number}\ta line {number}\n".encode() for number in range(8)]
-    contents = {"test_source": lines[0] + lines[1], "validation_source": lines[2]}
-    data = corpus(tmp_path, b"".join([*lines, lines[3]]), contents=contents)
-    assert data.files is not None
-    words = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
-    words += ["--tokenizer=whitespace", "--updates=1", "--threads=1", "--set", "decoding.max_tokens=3"]
-    if command == "bench":
-        monkeypatch.setattr("harness.execution.local.execute", stop)
-    chosen = ["counting_model:build"] if command == "run" else ["--variant", "counting_model:build", "--seed=0"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FIXTURES))
-        main([command, *chosen, *words])
-    message = "9 training pairs, 1 of them repeat another; 2 of 2 test pairs are in training too."
+    monkeypatch.setattr("harness.execution.local.execute", Mock(side_effect=ValueError("stopped by the test")))
+    data = corpus(tmp_path, b"ein satz\ta line\n" * 2 + GOOD * 4, contents={"test_source": GOOD})
+    main([*command.split(), "counting_model:build", "--updates=1", "--threads=1", *options(data)])
+    message = "10 training pairs, 7 of them repeat another; 2 of 2 test pairs are in training too."
     assert capsys.readouterr().out.count(message) == 1
 
 
-def stop(*_: object, **__: object) -> None:
-    raise ValueError("stopped by the test")
-
-
-def test_count_repetitions_of_multi30k_equals_the_published_counts(
-    multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three training pairs repeat another, and no test pair is a training pair, as in the published records."""
-    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
-    splits = corpora.load(DataSpec()).splits
-    counts = preprocess.count_repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
-    assert counts == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
-
-
-# Files of Multi30k ----------------------------------------------------------------------------------------------------
-
-CR_LF = TEXTS["val.de"].replace(b"\n", b"\r\n")
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4be6\nsize 62076\n"
 SPOILT: dict[str, tuple[str, bytes, str]] = {
-    "CR LF": (
-        "val.de",
-        CR_LF,
-        f"not the text of val.de: its SHA-256 begins {cache.digest(CR_LF)[:12]}, expected {DIGESTS['val.de'][:12]}",
-    ),
-    "cut": ("val.de", TEXTS["val.de"][:-5], "not the text of val.de"),
-    "empty": ("val.de", b"", "not the text of val.de"),
-    "pointer instead of the file": ("val.de.gz", POINTER, r"cannot be used \(not a gzip file\)"),
-    "HTML": ("val.de.gz", b"<!doctype html>", r"cannot be used \(not a gzip file\)"),
-    "gzip cut": ("val.de.gz", gzip.compress(TEXTS["val.de"])[:-9], r"cannot be used \(a gzip file that is cut short\)"),
-    "gzip damaged": (
-        "val.de.gz",
-        gzip.compress(TEXTS["val.de"])[:-8] + bytes(8),
-        r"cannot be used \(a gzip file that is damaged\)",
-    ),
-    "gzip bomb": ("val.de.gz", gzip.compress(bytes(33 << 20), 1), "more than 33554432 bytes of text"),
-    "plain but huge": ("val.de", bytes((32 << 20) + 1), r"33,554,433 bytes: expected at most 33,554,432"),
+    "CR LF": ("val.de", TEXTS["val.de"].replace(b"\n", b"\r\n"), "not the text of val.de: its SHA-256 begins "),
+    "pointer instead of the file": ("val.de.gz", b"version https://git-lfs.github.com/spec/v1\n", "not a gzip file"),
+    "gzip cut": ("val.de.gz", gzip.compress(TEXTS["val.de"])[:-9], "a gzip file that is cut short"),
+    "plain but huge": ("val.de", bytes((32 << 20) + 1), "33,554,433 bytes: expected at most 33,554,432"),
 }
 
 

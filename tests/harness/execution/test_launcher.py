@@ -180,16 +180,6 @@ def test_progress_counts_runs_only_if_there_are_several(
     assert stream.getvalue().endswith(end), "a node of a cluster has one run of many"
 
 
-def test_run_that_cannot_be_started_does_not_stop_others(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / RUNS[0].id).symlink_to(tmp_path / "elsewhere")
-    stream = io.StringIO()
-    outcome = InstantLauncher(specs=RUNS, results=tmp_path, stream=stream).execute()
-    assert [record.status for record in outcome.records] == ["failed", "completed", "completed"]
-    assert "could not be started" in outcome.records[0].reason
-    assert "its record cannot be written" in stream.getvalue()
-
-
 @BOTH
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
 def test_signal_interrupts_runs_in_progress_and_starts_no_more(kind: type[InstantLauncher], tmp_path: Path) -> None:

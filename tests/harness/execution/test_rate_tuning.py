@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from record_factory import record as synthetic_record
 
 from harness.audit.rules import check
 from harness.cli import ablate, sweep
-from harness.cli.main import main, parser
+from harness.cli.main import main
 from harness.execution import rate_tuning
 from harness.execution.launcher import Outcome
 from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tuned
@@ -101,21 +101,12 @@ def test_tuned_run_differs_in_the_rate_only() -> None:
     assert tuned(spec, replace(choice, rate=None)) is spec
 
 
-# The command ----------------------------------------------------------------------------------------------------------
-
-
 def stored() -> dict[str, list[RunRecord]]:
     """Return the stored records by budget."""
     records: dict[str, list[RunRecord]] = {}
     for record in run_store.records(Path("results/local")):
         records.setdefault(record.spec.budget, []).append(record)
     return records
-
-
-def plan_of(line: Sequence[str]) -> ablate.AblationPlan:
-    arguments = parser().parse_args(list(line))
-    arguments.typed = ""
-    return ablate._plan(arguments)
 
 
 def without_times(page: bytes) -> bytes:
@@ -173,15 +164,6 @@ def test_interrupted_tuning_resumes(
     assert len(first) == 3
     assert not set(first) & set(executed)
     assert {budget: len(runs) for budget, runs in stored().items()} == COUNTS
-
-
-def test_base_at_its_best_rate_is_not_run_twice() -> None:
-    plan = plan_of(LINE)
-    records = []
-    for spec in (spec for specs in plan.pilots.values() for spec in specs):
-        record = synthetic_record(seed=PILOT_SEED, recipe=spec.recipe, final=spec.training.peak_rate)
-        records.append(replace(record, spec=spec, id=spec.id))
-    assert plan.tuned(records) == []
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,6 @@ def test_device_of_a_cluster_has_no_number(
     assert "device 'cuda:1' with --engine ray: use cpu or cuda" in capsys.readouterr().err
 
 
-# With Ray -------------------------------------------------------------------------------------------------------------
-
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 

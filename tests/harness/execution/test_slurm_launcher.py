@@ -24,7 +24,7 @@ from harness.storage import checkpoint_files, run_store
 pytestmark = pytest.mark.usefixtures("processes")
 
 BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
-LOCAL = {"cluster": "local", "partition": "any", "reservation": "class"}
+LOCAL = {"cluster": "local", "partition": "any", "time": "30", "reservation": "class"}
 
 
 def test_jobs_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_jobs_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pytes
     results, stream = tmp_path / "slurm", io.StringIO()
     outcome = slurm_launcher.execute(specs, results, parameters=LOCAL, stream=stream, settings=SETTINGS)
     shared = {"name": "bakeoff", "timeout_min": 24 * 60, "gpus_per_node": None, "slurm_partition": "any"}
-    shared["slurm_max_num_timeout"] = slurm_launcher.MOST_TIMEOUTS
+    shared |= {"slurm_max_num_timeout": slurm_launcher.MOST_TIMEOUTS, "slurm_time": 30}
     shared["slurm_additional_parameters"] = {"reservation": "class"}
     assert executor.batches == [({**shared, "cpus_per_task": 1}, 2), ({**shared, "cpus_per_task": 2}, 1)]
     records = {record.id: record for record in outcome.records}
@@ -111,19 +111,6 @@ def test_submission_folder_is_new_and_no_link(tmp_path: Path) -> None:
     (tmp_path / "results" / slurm_launcher.FOLDER).symlink_to(tmp_path)
     with pytest.raises(ValueError, match="is a link: expected a folder to write in"):
         slurm_launcher._folder(tmp_path / "results")
-
-
-# With submitit --------------------------------------------------------------------------------------------------------
-
-
-def test_parameters_are_those_of_submitit_or_sbatch() -> None:
-    pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
-    options = {"partition": "long", "time": "30", "reservation": "class"}
-    assert slurm_launcher._submitit_parameters(options) == {
-        "slurm_partition": "long",
-        "slurm_time": 30,
-        "slurm_additional_parameters": {"reservation": "class"},
-    }
 
 
 @pytest.mark.faults

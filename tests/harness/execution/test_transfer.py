@@ -7,18 +7,20 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from remote_runs import SETTINGS, assert_same, local_records, reproducible
+from small_corpora import small
 from small_runs import DATA, UPDATES_PER_EPOCH, spec
 
-from harness.data import cache, portable_corpus, preprocess
-from harness.data.dataset import prepare
+from harness.data import cache, preprocess
+from harness.data.dataset import pack, prepare, unpack
 from harness.execution import local, transfer
 from harness.execution.transfer import Contents
-from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
@@ -35,7 +37,7 @@ Delivery = tuple[RunSpec, Contents, list[str]]
 def execute(run: RunSpec, results: Path, say: Callable[[str], None], checkpoint_folder: str = "") -> Contents:
     """Execute a run in this process as a node does, from the checkpoint in `results`, if any."""
     remote = transfer.remote_run(run, results, SETTINGS, checkpoint_folder=checkpoint_folder)
-    return transfer.execute_remote(remote, portable_corpus.pack(run.data, prepare(run.data).key), say)
+    return transfer.execute_remote(remote, pack(prepare(run.data)), say)
 
 
 @pytest.fixture(scope="module")
@@ -152,32 +154,21 @@ def interrupt(run: RunSpec, results: Path, *, after_epochs: int) -> None:
     assert (record.status, len(record.curve)) == ("interrupted", after_epochs)
 
 
+@pytest.mark.parametrize("place", ["here", "shared"])
 def test_interrupted_run_resumes_on_another_machine(
-    local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
+    place: str, local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
 ) -> None:
-    run, lines = spec(), list[str]()
-    interrupt(run, tmp_path / "here", after_epochs=1)
-    assert transfer.remote_run(run, tmp_path / "here", SETTINGS).checkpoint
-    contents = execute(run, tmp_path / "here", lines.append)
-    record = transfer.accept_results(tmp_path / "here", run, contents)
+    run, lines, results = spec(), list[str](), tmp_path / "here"
+    interrupt(run, tmp_path / place, after_epochs=1)
+    if place == "shared":
+        (tmp_path / place / run.id / RECORD).unlink()  # a lost machine writes none
+    contents = execute(run, results, lines.append, checkpoint_folder=str(tmp_path / place) if place == "shared" else "")
+    record = transfer.accept_results(results, run, contents)
     assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
     assert not any(f"{run.id}: epoch 1/3" in line for line in lines)
     assert any(f"{run.id}: epoch 2/3" in line for line in lines)
-    assert_same({run.id: record}, tmp_path / "here", local_run[1])
-    assert not list((tmp_path / "here" / run.id).glob("checkpoint*"))
-
-
-def test_run_of_a_lost_machine_resumes_from_the_shared_folder(
-    local_run: tuple[Path, dict[str, RunRecord]], tmp_path: Path
-) -> None:
-    run, lines, shared = spec(), list[str](), tmp_path / "shared"
-    interrupt(run, shared, after_epochs=1)
-    (shared / run.id / RECORD).unlink()  # a lost machine writes none
-    contents = execute(run, tmp_path / "here", lines.append, checkpoint_folder=str(shared))
-    record = transfer.accept_results(tmp_path / "here", run, contents)
-    assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
-    assert_same({run.id: record}, tmp_path / "here", local_run[1])
-    assert not list(shared.iterdir())
+    assert_same({run.id: record}, results, local_run[1])
+    assert not list(tmp_path.glob("*/*/checkpoint*"))
 
 
 @pytest.fixture
@@ -206,31 +197,27 @@ def test_checkpoint_of_a_remote_interrupted_run_comes_back(tmp_path: Path) -> No
 
 
 def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "validation", "test"):
-        (tmp_path / name).write_text("a b c\tx y z\nb c d\ty z w\na c\tx z\n" * 3, encoding="utf-8")
-    files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
-    data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
+    data = small(tmp_path)
     expected = prepare(data)
-    packed = portable_corpus.pack(data, expected.key)
-    for name in ("train", "validation", "test"):
-        (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match="train: cannot be read"):
+    packed = pack(expected)
+    (tmp_path / "train.tsv").unlink()
+    with pytest.raises(ValueError, match=r"train\.tsv: cannot be read"):
         prepare(data)
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # The version of the tokenizer on that machine does not matter: the ids are the sender's.
     monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": "another"})
-    portable_corpus.unpack(data, packed)
+    unpack(data, packed)
     dataset = prepare(data)
     assert (dataset.key, dataset.digests, dataset.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
     (entry / "ids.npz").write_bytes(flip((entry / "ids.npz").read_bytes()))
-    with pytest.raises(ValueError, match="train: cannot be read"):
+    with pytest.raises(ValueError, match=r"train\.tsv: cannot be read"):
         prepare(data)
 
 
 def test_missing_corpus_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match="the prepared corpus captions is no longer in the cache folder"):
-        portable_corpus.pack(DATA, "0" * 64)
+        pack(replace(prepare(DATA), key="0" * 64))
 
 
 def test_commit_is_sent_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec
 from harness.training import load
 from impls import registry
-from impls.contract import Recipe, TransformerRecipe
+from impls.contract import Recipe
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE, TUTORIAL
 
 
@@ -46,20 +46,6 @@ def test_every_suite_has_distinct_runs_with_one_controlled_training(suite: suite
     for spec in specs:
         updates = spec.training.epochs * 29_000 / spec.training.batch_size
         assert spec.training.warmup_updates < updates, "the warm-up ends before the training"
-
-
-@pytest.mark.parametrize(
-    ("changes", "size"),
-    [({}, (128, 2, 256)), ({"layers": 6}, (128, 6, 256)), ({"width": 64, "ffn_width": 96}, (64, 2, 96))],
-)
-def test_own_recipe_keeps_a_size_that_is_not_the_tutorials(
-    changes: dict[str, int], size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = replace(LEARNED_POSITIONS, name="mine", **changes)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))
-    run = suites.spec(suites.SUITES["quick"], "mine:MINE", budget="controlled", seed=0, data=DataSpec())
-    assert isinstance(run.recipe, TransformerRecipe)
-    assert (run.recipe.width, run.recipe.layers, run.recipe.ffn_width) == size
 
 
 def test_only_the_source_budget_has_the_settings_of_the_source() -> None:
@@ -106,13 +92,16 @@ def test_quick_suite_is_small_and_short_in_both_budgets() -> None:
 @pytest.mark.parametrize(
     ("recipe", "size"),
     [
+        (LEARNED_POSITIONS, {"width": 128, "layers": 2, "ffn_width": 256}),
+        (replace(LEARNED_POSITIONS, layers=6), {"width": 128, "layers": 6, "ffn_width": 256}),
+        (replace(LEARNED_POSITIONS, width=64, ffn_width=96), {"width": 64, "layers": 2, "ffn_width": 96}),
         (replace(BAHDANAU_GRU, dropout=0.1), {"width": 128, "embedding_width": 128}),
         (replace(BAHDANAU_GRU, embedding_width=64), {"width": 512, "embedding_width": 64}),
         (replace(BAHDANAU_GRU, width=64), {"width": 64, "embedding_width": 256}),
         (replace(TORCH_REFERENCE, dropout=0.2), {"width": 128, "layers": 2}),
     ],
 )
-def test_own_recipe_of_another_family_has_the_size_of_a_suite_or_keeps_its_own(
+def test_own_recipe_has_the_size_of_a_suite_or_keeps_one_that_is_not_the_tutorials(
     recipe: Recipe, size: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(MINE=recipe))

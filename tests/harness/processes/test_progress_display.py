@@ -77,15 +77,6 @@ def test_display_shows_bars_only_on_wide_terminals(
     assert all(len(line) < 4 * int(columns) for line in stream.getvalue().split("\n"))
 
 
-def test_display_without_color_writes_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "120")
-    stream = Terminal()
-    Display(stream)(training())
-    assert "\x1b[9" not in stream.getvalue()
-    assert "\x1b[3" not in stream.getvalue()
-
-
 def test_display_on_a_dumb_terminal_writes_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()

@@ -27,6 +27,8 @@ def maps(*numbers: int) -> dict[int, np.ndarray]:
 
 
 def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
+    assert run_store.load_attention(tmp_path, RUN) == {}
+    assert not run_store.has(tmp_path, RUN, run_store.ATTENTION)
     saved = maps(10, 2, 0)
     digest = run_store.save_attention(tmp_path, RUN, saved)
     loaded = run_store.load_attention(tmp_path, RUN, digest)
@@ -42,11 +44,6 @@ def test_save_attention_leaves_out_maps_that_could_not_be_read(tmp_path: Path) -
     saved = maps(3) | {number: np.zeros(shape, np.float16) for number, shape in long.items()}
     digest = run_store.save_attention(tmp_path, RUN, saved)
     assert list(run_store.load_attention(tmp_path, RUN, digest)) == [2, 3]
-
-
-def test_load_attention_without_a_file_is_empty(tmp_path: Path) -> None:
-    assert run_store.load_attention(tmp_path, RUN) == {}
-    assert not run_store.has(tmp_path, RUN, run_store.ATTENTION)
 
 
 @pytest.mark.parametrize(

@@ -87,23 +87,24 @@ def test_checkpoint_with_any_of_500_damages_falls_back_to_the_older(kind: str, t
     assert harmless <= 10
 
 
-@pytest.mark.parametrize("name", ["checkpoint-2.json", "checkpoint-2.safetensors"])
-def test_checkpoint_with_a_missing_file_falls_back_to_the_older(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("removed", "copied", "updates"),
+    [
+        ("checkpoint-2.json", "", 1),
+        ("checkpoint-2.safetensors", "", 1),
+        ("checkpoint-3.json", "checkpoint-1.json", 2),  # with tensors that are missing
+    ],
+)
+def test_checkpoint_without_its_own_files_falls_back_to_the_older(
+    removed: str, copied: str, updates: int, tmp_path: Path
+) -> None:
     intact = write_two(tmp_path)
-    put(tmp_path, {file_name: content for file_name, content in intact.items() if file_name != name})
-    notes, complaints = load(tmp_path)
+    files = {name: content for name, content in intact.items() if name != removed}
+    put(tmp_path, files | ({removed: intact[copied]} if copied else {}))
+    notes, (complaint,) = load(tmp_path)
     assert notes is not None
-    assert notes["updates"] == 1
-    assert len(complaints) == 1
-    assert complaints[0].startswith(f"{name}: ")
-
-
-def test_checkpoint_with_swapped_generations_is_refused(tmp_path: Path) -> None:
-    intact = write_two(tmp_path)
-    put(tmp_path, {"checkpoint-3.json": intact["checkpoint-1.json"], **intact})
-    notes, complaints = load(tmp_path)
-    assert notes is not None
-    assert (notes["updates"], len(complaints)) == (2, 1)
+    assert notes["updates"] == updates
+    assert complaint.startswith(removed.split(".")[0])
 
 
 def test_checkpoint_save_killed_at_any_system_call_leaves_one_complete(tmp_path: Path) -> None:

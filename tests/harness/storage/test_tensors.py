@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +32,17 @@ def tensor_file(header: Any, body: bytes = bytes(8), *, length: int | None = Non
 
 MALFORMED: dict[str, bytes] = {
     "empty file": b"",
-    "seven bytes": b"\0" * 7,
-    "length only": struct.pack("<Q", 0),
-    "length beyond the file": tensor_file({"a": entry()}, length=10_000),
-    "length of 2^63": tensor_file({"a": entry()}, length=2**63),
+    "length beyond the file": tensor_file({"a": entry()}, length=2**63),
     "not JSON": tensor_file(b"{"),
-    "not UTF-8": tensor_file(b'{"\xff": 1}'),
-    "a list": tensor_file([]),
-    "a number": tensor_file(7),
     "deep nesting": tensor_file(b'{"a":' * 10_000 + b"1" + b"}" * 10_000),
-    "entry that is null": tensor_file({"a": None}),
-    "entry without a shape": tensor_file({"a": {"dtype": "F32", "data_offsets": [0, 8]}}),
     "unknown type": tensor_file({"a": entry("OBJECT")}),
-    "type that is a list": tensor_file({"a": entry(["F32"])}),
     "type that NumPy lacks": tensor_file({"a": entry("BF16", [4])}),
-    "negative dimension": tensor_file({"a": entry(shape=[-2])}),
-    "dimension that is text": tensor_file({"a": entry(shape=["2"])}),
-    "dimension that is a fraction": tensor_file({"a": entry(shape=[2.0])}),
-    "dimension that is true": tensor_file({"a": entry(shape=[True, 2])}),
-    "dimension beyond 2^63": tensor_file({"a": entry(shape=[2**63, 0])}),
     "a hundred dimensions": tensor_file({"a": entry(shape=[1] * 98 + [2])}),
     "shape larger than its bytes": tensor_file({"a": entry(shape=[2**40, 2**40])}),
-    "offsets backwards": tensor_file({"a": entry(start=8, stop=0)}),
-    "offset before the file": tensor_file({"a": entry(start=-8, stop=0)}),
-    "one offset": tensor_file({"a": {**entry(), "data_offsets": [0]}}),
     "tensors that overlap": tensor_file({"a": entry(), "b": entry(start=4, stop=12)}, bytes(12)),
-    "gap between tensors": tensor_file({"a": entry(), "b": entry(start=12, stop=20)}, bytes(20)),
     "bytes after the tensors": tensor_file({"a": entry()}, bytes(9)),
-    "tensors cut off": tensor_file({"a": entry()}, bytes(7)),
 }
+"""What makes safetensors raise each of its kinds of exceptions."""
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -85,14 +67,6 @@ def test_read_without_enough_memory_says_so(tmp_path: Path, monkeypatch: pytest.
         tensors.read(path)
 
 
-def sparse(path: Path, header: dict[str, Any], size: int) -> None:
-    """Write a file with a valid header and `size` bytes of tensors that take no space on the disk."""
-    content = tensor_file(header, b"")
-    with path.open("wb") as file:
-        file.write(content)
-        file.truncate(len(content) + size)
-
-
 def sentences_header(rows: int, columns: int) -> tuple[dict[str, Any], int]:
     sizes = {"nats": ("F64", [rows], 8 * rows), "tokens": ("I32", [rows], 4 * rows)}
     sizes["chrf"] = ("I32", [rows, columns], 4 * rows * columns)
@@ -108,56 +82,43 @@ def one_tensor(name: str, dtype: str, shape: list[int], item_bytes: int) -> tupl
     return {name: entry(dtype, shape, 0, size)}, size
 
 
-def load_sentences(results: Path) -> Any:
-    return run_store.load_sentences(results, RUN)
-
-
-def load_attention(results: Path) -> Any:
-    return run_store.load_attention(results, RUN)
-
-
-def load_weights(results: Path) -> Any:
-    return run_store.load_weights(results, RUN)
-
-
-SPARSE: dict[str, tuple[str, tuple[dict[str, Any], int], Callable[[Path], Any]]] = {
-    "720 MB of counts": ("sentences", sentences_header(10_000_000, 15), load_sentences),
-    "counts in a million columns": ("sentences", sentences_header(10, 10**6), load_sentences),
-    "1.6 GB of attention": ("attention", one_tensor("0", "F16", [2, 20_000, 20_000], 2), load_attention),
-    "attention of 60 MB in one row": ("attention", one_tensor("0", "F16", [1, 1, 30_000_000], 2), load_attention),
+SPARSE: dict[str, tuple[Any, tuple[dict[str, Any], int]]] = {
+    "720 MB of counts": (run_store.load_sentences, sentences_header(10_000_000, 15)),
+    "counts in a million columns": (run_store.load_sentences, sentences_header(10, 10**6)),
+    "1.6 GB of attention": (run_store.load_attention, one_tensor("0", "F16", [2, 20_000, 20_000], 2)),
     "attention of 20 sentences": (
-        "attention", ({str(n): entry("F16", [1, 1, 4], 8 * n, 8 * n + 8) for n in range(20)}, 160), load_attention
+        run_store.load_attention,
+        ({str(n): entry("F16", [1, 1, 4], 8 * n, 8 * n + 8) for n in range(20)}, 160),
     ),
-    "3.6 GB of weights": ("weights", one_tensor("a", "F32", [900_000_000], 4), load_weights),
-}  # fmt: skip
+    "3.6 GB of weights": (run_store.load_weights, one_tensor("a", "F32", [900_000_000], 4)),
+}
 
 
 @pytest.mark.parametrize("name", SPARSE)
 def test_load_sparse_file_is_rejected_unread(tmp_path: Path, name: str) -> None:
-    stem, (header, size), load = SPARSE[name]
-    path = tmp_path / RUN / f"{stem}.safetensors"
+    load, (header, size) = SPARSE[name]
+    path = tmp_path / RUN / f"{load.__name__.removeprefix('load_')}.safetensors"
     path.parent.mkdir()
-    sparse(path, header, size)
+    content = tensor_file(header, b"")
+    path.write_bytes(content)
+    os.truncate(path, len(content) + size)  # zeros that take no space on the disk
     assert path.stat().st_blocks * 512 < 100_000
     tracemalloc.start()
     began = time.monotonic()
     with pytest.raises(ValueError, match="bytes|expected") as caught:
-        load(tmp_path)
+        load(tmp_path, RUN)
     assert time.monotonic() - began < 5
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_load_sentences_other_number_is_rejected(tmp_path: Path) -> None:
+def test_load_sentences_other_number_or_no_tokens_is_rejected(tmp_path: Path) -> None:
     arrays = {"nats": np.ones(9), "tokens": np.ones(9, np.int32)}
     run_store.save_sentences(tmp_path, RUN, arrays)
     assert len(run_store.load_sentences(tmp_path, RUN, sentences=9)["nats"]) == 9
     with pytest.raises(ValueError, match=r"9 sentences: expected 8 \(sizes.test_pairs\)"):
         run_store.load_sentences(tmp_path, RUN, sentences=8)
-
-
-def test_load_sentences_without_tokens_is_rejected(tmp_path: Path) -> None:
     run_store.save_sentences(tmp_path, RUN, {"nats": np.zeros(9), "tokens": np.zeros(9, np.int32)})
     with pytest.raises(ValueError, match="a sentence has no tokens: expected at least <eos>"):
         run_store.load_sentences(tmp_path, RUN)
