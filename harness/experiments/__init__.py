@@ -6,4 +6,6 @@ Output: validated, immutable specs with stable ids.
 - `specs.RunSpec` describes one run completely; its id is a function of its content.
 - `serialization` turns specs into JSON and back and validates them; `overrides` applies `--set field=value`.
 - `suites` and `ablation_grids` turn a suite or an ablation into a list of `RunSpec`s.
+
+Called by everything above; imports only `impls` and `harness.text`.
 """
