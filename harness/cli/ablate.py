@@ -27,7 +27,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--field",
         type=_field,
@@ -129,7 +128,7 @@ def command(arguments: argparse.Namespace) -> int:
             finished = reuse.reusable_records(arguments.results, tuned, complain=warn)
             _announce_tuned(plan, tuned, finished)
         result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
-    return sweep.conclude(result, specs, lambda: _report(result.records, plan.specs[0], arguments))
+    return sweep.conclude(result, specs, arguments.results, lambda: _report(result.records, plan.specs[0], arguments))
 
 
 def _plan(arguments: argparse.Namespace) -> AblationPlan:
@@ -200,8 +199,6 @@ def _rates(rates: Sequence[float]) -> str:
 
 def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespace) -> None:
     """Print and write the report; `base` is a run of the base."""
-    if not sweep.any_completed(records, arguments.results):
-        return
     from harness.analysis.ablation import analyse
     from harness.reporting import ablation_report, render_text
     from harness.storage.stored_files import StoredFiles

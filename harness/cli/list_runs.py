@@ -27,7 +27,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     options.add_json(parser, "all of it")
     folder_options.add_results(parser)
 

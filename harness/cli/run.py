@@ -37,7 +37,6 @@ SENTENCES = {"de": "Ein Hund springt über einen Zaun.", "en": "A dog is jumping
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
     options.add_suite_and_budget(parser)
     parser.add_argument(

@@ -52,7 +52,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     _add_measurement(parser)
     options.add_models(parser.add_argument_group("models"), repeatable=("framework", "backend"))
     options.add_data(parser)

@@ -161,7 +161,10 @@ def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
         ValueError: A device is not available, or does not have the run's precision of products.
     """
     if engine != "local":
-        engine_options.check_devices(specs, engine)
+        named = [spec.device for spec in specs if spec.device not in ("cpu", "cuda")]
+        if named:
+            hint = "use cpu or cuda; the cluster assigns the GPU"
+            raise ValueError(f"device {named[0]!r} with --engine {engine}: {hint}")
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if not machine.device_usable(device, computes):
@@ -335,11 +338,14 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     return Forecast(estimates, jobs, progress)
 
 
-def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], None]) -> int:
-    """Report the runs, or after a signal print what is left to do. Returns the exit code."""
+def conclude(result: SweepResult, specs: list[RunSpec], results: Path, report: Callable[[], None]) -> int:
+    """Report the runs if any completed, or after a signal print what is left to do. Returns the exit code."""
     if result.outcome.signal is None:
         with interruptible():
-            report()
+            if any(record.status == "completed" for record in result.records):
+                report()
+            else:  # the reason of each was printed when it ended
+                say(f"No run completed; {list_command(results)}")
         return result.exit_code
     ended = sum(record.status != "interrupted" for record in result.records)
     started = len(result.records) - ended
@@ -357,11 +363,3 @@ def say_next_steps(results: Path) -> None:
     say(f"  {command_on(results, 'list')}        the runs and their BLEU")
     say(f"  {command_on(results, 'check')}       whether they are a fair comparison")
     say(f"  {command_on(results, 'compare A B')} two variants or runs in detail")
-
-
-def any_completed(records: list[RunRecord], results: Path) -> bool:
-    """Return whether a run completed. If none did, say so: the reason of each was printed when it ended."""
-    if any(record.status == "completed" for record in records):
-        return True
-    say(f"No run completed; {list_command(results)}")
-    return False
