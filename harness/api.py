@@ -226,7 +226,6 @@ class Runs:
         return Path(folder) / "index.html"
 
     def _heading(self) -> list[str]:
-        """Return the number of runs, and a line about each table whose runs are not comparable."""
         mismatches = [table.mismatches for table in self.analysis.tables if table.mismatches]
         lines = [f"Not comparable: {'; '.join(reasons)}" for reasons in mismatches]
         return [f"{count(len(self), 'run')} in {self.results}", *lines]

@@ -64,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _field(text: str) -> str:
-    """Check the value of `ablate --field`."""
     try:
         ablation_grids.parse_field(text)
     except ValueError as error:

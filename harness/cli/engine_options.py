@@ -14,7 +14,6 @@ from harness.experiments.specs import RunSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose where runs are executed."""
     group = parser.add_argument_group("many machines")
     group.add_argument(
         "--engine",
@@ -61,7 +60,6 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings) -> Outcome:
-    """Execute runs on the chosen cluster."""
     results, stream = arguments.results, sys.stderr
     if arguments.engine == "ray":
         from harness.execution import ray_launcher
@@ -77,7 +75,6 @@ def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSe
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of --slurm. Raises: ValueError for a value that is not KEY=VALUE."""
     parameters = {}
     for parameter in arguments.slurm or ():
         name, _, value = parameter.partition("=")

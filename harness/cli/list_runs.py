@@ -51,7 +51,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _frameworks() -> dict[str, str]:
-    """Return whether each framework is installed, by its name."""
     states = {}
     for framework in dict.fromkeys(framework for _, framework in registry.BUILDERS):
         for backend in registry.BACKENDS if framework == "keras" else (None,):

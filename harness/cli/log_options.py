@@ -19,7 +19,6 @@ LIBRARIES = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --log and --log-folder."""
     parser.add_argument(
         "--log",
         choices=list(LIBRARIES),
@@ -89,7 +88,6 @@ def _warn(tool: str, message: str) -> None:
 
 
 def opened_with(tool: str, folder: Path) -> str:
-    """Return the command line that shows a log."""
     if tool == "tensorboard":
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     store = shlex.quote(f"sqlite:///{(folder / 'mlflow.db').as_posix()}")

@@ -69,7 +69,6 @@ def _readable(records: Sequence[RunRecord], stored: StoredFiles) -> list[RunReco
 
 
 def say_page(kind: str, page: Path) -> None:
-    """Print the paths of an HTML page and of its Markdown."""
     say(f"The {kind}: {page} (as Markdown: {page.with_suffix('.md')})")
 
 
@@ -89,7 +88,6 @@ def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> 
 
 
 def warn_failures(failures: Iterable[str]) -> None:
-    """Write the lines of `check_records` to standard error."""
     for line in failures:
         warn(f"check: {line}")
 

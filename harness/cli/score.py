@@ -61,9 +61,8 @@ def command(arguments: argparse.Namespace) -> int:
         matching = [run_store.completed(results, name) or [run_store.find(results, name)] for name in arguments.run]
         chosen = list(itertools.chain.from_iterable(matching))
     else:
-        chosen = [
-            record for record in run_store.records(results, complain=unreadable.append) if record.status == "completed"
-        ]
+        records = run_store.records(results, complain=unreadable.append)
+        chosen = [record for record in records if record.status == "completed"]
     for complaint in unreadable:
         warn(complaint)
     if not chosen:
@@ -110,17 +109,16 @@ class _Rescored:
     @property
     def wrong_scores(self) -> list[str]:
         """The scores that differ from those in the record."""
-        return [
-            name for name, value in self.scores.values.items() if not _is_close(self.record.scores.get(name), value)
-        ]
+        stored, exactly = self.record.scores, {"rel_tol": 0, "abs_tol": TOLERANCE}
+        return [name for name, value in self.scores.values.items() if not _is_close(stored.get(name), value, **exactly)]
 
     @property
     def differences(self) -> int:
         return len(self.wrong_scores) + len(self.wrong_counts)
 
 
-def _is_close(stored: float | None, value: float) -> bool:
-    return stored is not None and math.isclose(stored, value, rel_tol=0, abs_tol=TOLERANCE)
+def _is_close(stored: float | None, value: float, **tolerance: float) -> bool:
+    return stored is not None and math.isclose(stored, value, **tolerance)
 
 
 def _check_status(record: RunRecord) -> None:
@@ -134,7 +132,6 @@ def _check_text(record: RunRecord, dataset: Dataset) -> None:
 
 
 def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Rescored:
-    """Return the scores of translations of CTranslate2."""
     from harness.evaluation import evaluate
 
     _check_status(record)
@@ -208,7 +205,6 @@ def _json(run: _Rescored) -> dict[str, Any]:
 
 
 def score_line(name: str, value: float, remark: str) -> str:
-    """Return a score in one line, with a remark."""
     return f"  {name:20} {value:9.4f}  {remark}".rstrip()
 
 
@@ -216,10 +212,6 @@ def _wrong_counts(record: RunRecord, stored: Arrays, statistics: Arrays) -> list
     """Return the scores whose stored counts of sentences are not those of the translations."""
     names = sorted({*stored, *statistics} - {"nats", "tokens"})
     wrong = [name for name in names if not np.array_equal(stored.get(name, ()), statistics.get(name, ()))]
-    return wrong if _is_perplexity(record, stored) else [*wrong, "test_perplexity"]
-
-
-def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:
-    perplexity = float(perplexity_from_sums(sentences["nats"].sum(), sentences["tokens"].sum()))
-    stored = record.scores.get("test_perplexity")
-    return math.isclose(math.inf if stored is None else stored, perplexity, rel_tol=PERPLEXITY_TOLERANCE)
+    perplexity = float(perplexity_from_sums(stored["nats"].sum(), stored["tokens"].sum()))
+    is_recorded = _is_close(record.scores.get("test_perplexity"), perplexity, rel_tol=PERPLEXITY_TOLERANCE)
+    return wrong if is_recorded else [*wrong, "test_perplexity"]

@@ -168,7 +168,6 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 
 
 def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -> list[str]:
-    """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD
     from harness.reporting.formatting import listed

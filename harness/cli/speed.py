@@ -126,11 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _render_stored(arguments: argparse.Namespace) -> int:
-    """Write the page of a stored document.
-
-    Raises:
-        ValueError: An option of the measurement is given, too.
-    """
+    """Write the page of a stored document. Raises: ValueError if an option of the measurement is given, too."""
     from harness.speed import speed_document
 
     for name, default in arguments.measurement_defaults.items():
@@ -149,6 +145,10 @@ def _write_page(document: SpeedDocument, reports: Path) -> None:
 def _measure(
     plan: MeasurementPlan, dataset: Dataset, folder: Path, arguments: argparse.Namespace, guard: SignalGuard
 ) -> int:
+    from harness.reporting import speed_report
+    from harness.speed import speed_document
+    from harness.speed.assemble import assemble
+
     display = Display(sys.stderr)
     measurement = Measurement(plan, dataset, folder, say=display.line, check=guard.check)
     code, reason = 0, ""
@@ -160,7 +160,9 @@ def _measure(
     if reason and not measurement.has_samples:
         warn(f"{reason}; its processes are ended; nothing is stored")
         return code
-    document, path = _store(measurement, arguments.results, reason)
+    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    path = speed_document.save(arguments.results, document)
+    say(speed_report.terminal(document))
     if reason:
         warn(f"{reason}; its processes are ended; what was measured so far: {path}")
     else:
@@ -172,20 +174,7 @@ def _measure(
     return code or int(bool(measurement.scheduler.lost))
 
 
-def _store(measurement: Measurement, results: Path, reason: str) -> tuple[SpeedDocument, Path]:
-    """Print and store a measurement; `reason` is why it ended early, or empty."""
-    from harness.reporting import speed_report
-    from harness.speed import speed_document
-    from harness.speed.assemble import assemble
-
-    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
-    path = speed_document.save(results, document)
-    say(speed_report.terminal(document))
-    return document, path
-
-
 def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
-    """Return the plan of the measurement and its corpus."""
     size = SIZES[arguments.size]
     if arguments.rounds:
         size = replace(size, rounds=arguments.rounds, decoding_rounds=arguments.rounds)
@@ -226,7 +215,7 @@ def _check_settings(models: list[ChosenModel], settings: list[str]) -> None:
     """Raise ValueError for a `--set` argument that has an option of its own, or may not differ between variants."""
     options.check_variants((model.variant for model in models), settings)
     for setting in settings:
-        variant, field = options.variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
+        variant, field, _ = options.parts_of(setting)
         if field in OPTION_OF:
             raise ValueError(f"--set {setting}: give {OPTION_OF[field]} instead")
         if variant and not field.startswith("recipe."):

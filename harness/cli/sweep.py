@@ -38,7 +38,6 @@ WEIGHT_BYTES, RUN_BYTES = 4, 2**20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that trains many runs."""
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
     )
@@ -175,7 +174,6 @@ def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
 
 
 def corpus_names(specs: list[RunSpec]) -> str:
-    """Return the names and directions of the corpora of some runs, for a line of text."""
     return ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
 
 

@@ -113,7 +113,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[Dataset, list[Seq2SeqModel], Translate]:
-    """Return the corpus of the runs, their models, none for CTranslate2, and the function that translates."""
     results, device = arguments.results, arguments.device
     if translation_engine.uses_library(arguments):
         dataset, engine = translation_engine.translator(
@@ -146,7 +145,6 @@ def completed_run(results: Path, name: str) -> RunRecord:
 
 
 def _check_options(arguments: argparse.Namespace, runs: int) -> None:
-    """Raise ValueError for options that exclude each other."""
     image = arguments.attention
     if image is not None and image.suffix not in IMAGE_SUFFIXES:
         raise ValueError(f"--attention {image}: the file name must end in {' or '.join(IMAGE_SUFFIXES)}")
@@ -220,7 +218,6 @@ def _translate(
 
 
 def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Dataset, image: Path) -> None:
-    """Draw the cross attention of a single sentence."""
     from harness.reporting.concept_plots import attention_heat_map
 
     translation = decoded.translations[0]
