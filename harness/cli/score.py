@@ -109,16 +109,16 @@ class _Rescored:
     @property
     def wrong_scores(self) -> list[str]:
         """The scores that differ from those in the record."""
-        stored, exactly = self.record.scores, {"rel_tol": 0, "abs_tol": TOLERANCE}
-        return [name for name, value in self.scores.values.items() if not _is_close(stored.get(name), value, **exactly)]
+        stored = {name: value for name, value in self.record.scores.items() if value is not None}
+        return [
+            name
+            for name, value in self.scores.values.items()
+            if not math.isclose(stored.get(name, math.nan), value, rel_tol=0, abs_tol=TOLERANCE)
+        ]
 
     @property
     def differences(self) -> int:
         return len(self.wrong_scores) + len(self.wrong_counts)
-
-
-def _is_close(stored: float | None, value: float, **tolerance: float) -> bool:
-    return stored is not None and math.isclose(stored, value, **tolerance)
 
 
 def _check_status(record: RunRecord) -> None:
@@ -213,5 +213,7 @@ def _wrong_counts(record: RunRecord, stored: Arrays, statistics: Arrays) -> list
     names = sorted({*stored, *statistics} - {"nats", "tokens"})
     wrong = [name for name in names if not np.array_equal(stored.get(name, ()), statistics.get(name, ()))]
     perplexity = float(perplexity_from_sums(stored["nats"].sum(), stored["tokens"].sum()))
-    is_recorded = _is_close(record.scores.get("test_perplexity"), perplexity, rel_tol=PERPLEXITY_TOLERANCE)
-    return wrong if is_recorded else [*wrong, "test_perplexity"]
+    recorded = record.scores.get("test_perplexity")
+    recorded = math.inf if recorded is None else recorded  # JSON has no infinity
+    is_equal = math.isclose(recorded, perplexity, rel_tol=PERPLEXITY_TOLERANCE)
+    return wrong if is_equal else [*wrong, "test_perplexity"]
