@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 from dataclasses import replace
@@ -253,21 +252,3 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     assert (estimate.rows, estimate.with_sentences, estimate.noise.degrees) == (1, False, 2)
     assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
     assert estimate.noise.sentence_variance == 0
-
-
-def test_estimate_includes_the_variance_of_sentences_that_all_seeds_share() -> None:
-    generator, tokens = np.random.default_rng(0), np.full(200, 10, np.int32)
-    records, stored = [], {}
-    effects = {"learned_positions": np.zeros(200), "paper": 5 * generator.normal(size=200)}
-    effects["conv_ffn"] = 2 * generator.normal(size=200)
-    for variant, effect in effects.items():
-        for seed in range(3):
-            run, nats = record(variant, seed), 15 + effect + 0.1 * generator.normal(size=200)
-            stored[run.id] = {"nats": nats, "tokens": tokens}
-            scores = {**run.scores, "test_perplexity": math.exp(nats.sum() / tokens.sum())}
-            records.append(replace(run, scores=scores))
-    estimate = estimate_noise(records, "test_perplexity", lambda run: stored[run.id])
-    assert estimate is not None
-    assert estimate.with_sentences
-    of_losses = [((first - second) / 10).var() / 200 for first, second in itertools.combinations(effects.values(), 2)]
-    assert estimate.noise.sentence_variance == pytest.approx(np.mean(of_losses), rel=0.2)
