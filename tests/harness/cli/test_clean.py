@@ -12,7 +12,9 @@ import pytest
 from record_factory import record
 
 from harness.cli.main import main
+from harness.data import cache
 from harness.storage import checkpoint_files, locks, run_store
+from harness.training import reuse
 
 OLD_SECONDS = 7_200
 
