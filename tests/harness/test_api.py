@@ -66,7 +66,7 @@ def test_load_warns_of_a_damaged_record_and_of_folders_with_runs(tmp_path: Path)
             assert len(harness.load(folder)) == 0
 
 
-def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Runs) -> None:
+def test_tables_have_a_row_per_run_or_epoch_and_the_documented_columns(ablation: api.Runs) -> None:
     table = ablation.to_pandas()
     assert len(table) == len(ablation) == 50
     assert list(table.columns[: len(api.COLUMNS)]) == list(api.COLUMNS)
@@ -76,6 +76,8 @@ def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Ru
     assert row["bleu_sacre"] == record.scores["bleu_sacre"]
     assert row["validation_loss"] == record.curve[-1].validation_loss
     assert table["name"].is_unique
+    assert len(ablation.curves()) == sum(len(run.record.curve) for run in ablation)
+    assert set(ablation[0].curve()["epoch"]) == {1, 2, 3, 4}
 
 
 def test_tables_without_runs_have_their_columns(tmp_path: Path) -> None:
@@ -95,26 +97,17 @@ def test_to_pandas_of_failed_runs_has_numbers_and_settings_before_metrics(ablati
     assert len(api.TrainedRun(record, ablation.results).curve().columns) > 5
 
 
-def test_filter_accepts_any_collection(ablation: api.Runs) -> None:
-    table = ablation.to_pandas()
-    chosen = table[table["seed"] < 2]["run"]
-    for values in (chosen, chosen.to_numpy(), iter(chosen), set(chosen)):
-        assert len(ablation.filter(run=values)) == len(chosen)
-
-
-def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:
-    curves = ablation.curves()
-    assert len(curves) == sum(len(run.record.curve) for run in ablation)
-    assert set(ablation[0].curve()["epoch"]) == {1, 2, 3, 4}
-
-
-def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> None:
+def test_filter_selects_by_settings_functions_and_collections_of_values(ablation: api.Runs) -> None:
     assert len(ablation.filter(positions="rotary")) == 10
     assert len(ablation.filter(recipe__positions=["rotary", "none"], embedding_init="width", seed=range(2))) == 4
     assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 10
     assert len(ablation.filter(status="failed")) == 0
     assert [run.id for run in ablation.filter(run=ablation[3].id)] == [ablation[3].id]
     assert [run.id for run in ablation[:2]] == [ablation[0].id, ablation[1].id]
+    table = ablation.to_pandas()
+    chosen = table[table["seed"] < 2]["run"]
+    for values in (chosen, chosen.to_numpy(), iter(chosen), set(chosen)):
+        assert len(ablation.filter(run=values)) == len(chosen)
 
 
 def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) -> None:

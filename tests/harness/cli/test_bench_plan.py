@@ -19,7 +19,7 @@ from harness.analysis.scales import LOGIT
 from harness.cli import bench, chosen_models, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes import machine
 from harness.processes.progress import duration
@@ -45,7 +45,7 @@ def test_suites_include_keras_variants() -> None:
 
 
 def test_options_choose_frameworks() -> None:
-    assert planned("--variant", "paper") == [("paper", "torch")]
+    assert planned("--variant", "paper", "--variant", "paper") == [("paper", "torch")]
     frameworks = ["--framework", "torch", "--framework", "keras"]
     assert planned("--variant", "paper", *frameworks) == [("paper", "torch"), ("paper", "keras")]
     assert planned("--variant", "torch_reference", *frameworks) == [("torch_reference", "torch")]
@@ -79,11 +79,6 @@ def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
     assert all(reason == f"'{model.backend}' cannot use the GPU here" for model, reason in reasons.items())
     in_keras = [model.name for model in models if model.framework == "keras"]
     assert in_keras == [f"learned_positions/keras-{backend}" for backend in ("torch", "jax") if backend not in left_out]
-
-
-def test_choose_a_model_that_is_named_twice_once() -> None:
-    models, _ = chosen_models.choose(SUITES["quick"], ["paper", "paper"], ["torch", "torch"], None, "cpu")
-    assert [model.name for model in models] == ["paper/torch"]
 
 
 def test_runs_that_the_report_will_not_compare_are_named_before_training() -> None:
@@ -197,25 +192,21 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
         assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
 
 
-def test_plan_of_a_new_row_uses_the_other_runs_on_its_corpus(tmp_path: Path) -> None:
-    store_pilot(tmp_path, 0.3, seeds=3)
-    new = replace(run_store.records(tmp_path)[0].spec, seed=0, threads=7)
-    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source == f"other runs in {tmp_path}"
-    multi30k = replace(new, data=DataSpec())
-    run = replace(record(), spec=multi30k, id=multi30k.id)
-    run_store.save_record(tmp_path, run)
-    elsewhere = seed_plan._pilot_runs([replace(multi30k, threads=8)], "bleu_sacre", tmp_path)
-    assert elsewhere.source.startswith("the published runs in "), "one run on Multi30k has no noise"
-
-
-def test_plan_beside_a_damaged_run_that_is_not_part_of_it_uses_published_runs(
+def test_plan_of_a_new_row_uses_other_runs_on_its_corpus_unless_they_are_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def source(spec: RunSpec) -> str:
+        return seed_plan._pilot_runs([spec], "bleu_sacre", tmp_path).source
+
     store_pilot(tmp_path, 0.3, seeds=3)
-    run = run_store.records(tmp_path)[0]
-    (run_store.run_folder(tmp_path, run.id) / run_store.SENTENCES).write_bytes(b"damaged")
-    new = replace(run.spec, seed=0, threads=7)
-    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source.startswith("the published runs in ")
+    first = run_store.records(tmp_path)[0]
+    new = replace(first.spec, seed=0, threads=7)
+    assert source(new) == f"other runs in {tmp_path}"
+    multi30k = replace(new, data=DataSpec())
+    run_store.save_record(tmp_path, replace(record(), spec=multi30k, id=multi30k.id))
+    assert source(replace(multi30k, threads=8)).startswith("the published runs in "), "one run has no noise"
+    (run_store.run_folder(tmp_path, first.id) / run_store.SENTENCES).write_bytes(b"damaged")
+    assert source(new).startswith("the published runs in ")
     assert run_store.SENTENCES in capsys.readouterr().err
 
 
