@@ -117,6 +117,11 @@ def store_pilot(results: Path, deviation: float, seeds: int = 4) -> None:
                 run_store.save_record(results, replace(run, id=spec.id, spec=spec, scores=scores, speed=speed))
 
 
+def source(*specs: RunSpec, results: Path = Path("no such folder")) -> str:
+    """Return where the noise of a plan of these runs comes from."""
+    return seed_plan._pilot_runs(specs, "bleu_sacre", results).source
+
+
 @pytest.mark.usefixtures("no_published_runs")
 @pytest.mark.parametrize(("jobs", "budget"), [(1, "controlled"), (2, "controlled"), (1, "")])
 def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothing(
@@ -145,17 +150,18 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     assert main([*line, "--jobs", str(jobs), "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     output = capsys.readouterr().out
-    assert "between two of 2 rows (1 comparison, Holm's correction)" in output
-    assert f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, " in output
-    assert f"  {more} seeds if the noise is as large as the upper end of its 80 % interval." in output
-    assert "a run over seeds relative to the other rows of its seed is " in output
-    assert f" is {deviation:.2f} at {estimate.level:.2f}, " in output
-    if budget:
-        time = duration(600.0 * seeds * 2 / jobs)
-        assert f"runs, about {time} with {jobs} at once, as long as in the pilot." in output
-    assert "2 rows over 4 seeds" in output
-    assert "The variance due to other test sentences is unknown and not included." in output
-    assert "Nothing was run." in output
+    for text in (
+        "between two of 2 rows (1 comparison, Holm's correction)",
+        f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, ",
+        f"runs, about {duration(600.0 * seeds * 2 / jobs)} with {jobs} at once, as long as in the pilot."
+        * bool(budget),
+        f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.",
+        f"a run over seeds relative to the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, ",
+        "2 rows over 4 seeds",
+        "The variance due to other test sentences is unknown and not included.",
+        "Nothing was run.",
+    ):
+        assert text in output
     assert "These runs are on another corpus" not in output
     pilot, other = seed_plan.PilotRuns(estimate, records, "a pilot"), replace(records[0].spec, data=DataSpec())
     assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [other])
@@ -173,7 +179,7 @@ def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused:
 def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
     """The ablation has more runs, but smaller ones."""
     single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
-    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+    assert source(*single).endswith(f" {folder}")
     other = [replace(spec, threads=7) for spec in single]
     recipes = {run.spec.recipe for run in seed_plan._pilot_runs(other, "bleu_sacre", Path("no such folder")).records}
     assert {spec.recipe for spec in single} & recipes, "also with settings that no published run has"
@@ -189,24 +195,22 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
     captions = run_store.records(tmp_path / "captions")[0].spec
     other = replace(captions, seed=0, threads=7)
     for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
-        assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+        assert source(spec).endswith(f" {folder}")
 
 
 def test_plan_of_a_new_row_uses_other_runs_on_its_corpus_unless_they_are_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def source(spec: RunSpec) -> str:
-        return seed_plan._pilot_runs([spec], "bleu_sacre", tmp_path).source
-
     store_pilot(tmp_path, 0.3, seeds=3)
     first = run_store.records(tmp_path)[0]
     new = replace(first.spec, seed=0, threads=7)
-    assert source(new) == f"other runs in {tmp_path}"
+    assert source(new, results=tmp_path) == f"other runs in {tmp_path}"
     multi30k = replace(new, data=DataSpec())
     run_store.save_record(tmp_path, replace(record(), spec=multi30k, id=multi30k.id))
-    assert source(replace(multi30k, threads=8)).startswith("the published runs in "), "one run has no noise"
+    elsewhere = source(replace(multi30k, threads=8), results=tmp_path)
+    assert elsewhere.startswith("the published runs in "), "one run has no noise"
     (run_store.run_folder(tmp_path, first.id) / run_store.SENTENCES).write_bytes(b"damaged")
-    assert source(new).startswith("the published runs in ")
+    assert source(new, results=tmp_path).startswith("the published runs in ")
     assert run_store.SENTENCES in capsys.readouterr().err
 
 
@@ -219,10 +223,10 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
     single = [replace(run.spec, seed=0) for run in run_store.records(tmp_path / "a") if run.spec.seed == 0]
     other = [replace(spec, threads=7) for spec in single]
     for specs in (single, other):
-        assert seed_plan._pilot_runs(specs, "bleu_sacre", Path("no such folder")).source.endswith("/b")
+        assert source(*specs).endswith("/b")
     for path in (tmp_path / "b").glob("paper*"):
         shutil.rmtree(path)
-    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith("/c")
+    assert source(*single).endswith("/c")
 
 
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
