@@ -149,7 +149,7 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     before = sorted(path.name for path in tmp_path.iterdir())
     assert main([*line, "--jobs", str(jobs), "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    output = capsys.readouterr().out
+    output, time = capsys.readouterr().out, duration(600.0 * seeds * 2 / jobs)
     for text in (
         "between two of 2 rows (1 comparison, Holm's correction)",
         f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, ",
