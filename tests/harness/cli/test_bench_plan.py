@@ -45,7 +45,8 @@ def test_suites_include_keras_variants() -> None:
 
 
 def test_options_choose_frameworks() -> None:
-    assert planned("--variant", "paper", "--variant", "paper") == [("paper", "torch")]
+    twice = ["--variant", "paper", "--variant", "paper", "--framework", "torch", "--framework", "torch"]
+    assert planned("--variant", "paper") == planned(*twice) == [("paper", "torch")]
     frameworks = ["--framework", "torch", "--framework", "keras"]
     assert planned("--variant", "paper", *frameworks) == [("paper", "torch"), ("paper", "keras")]
     assert planned("--variant", "torch_reference", *frameworks) == [("torch_reference", "torch")]
@@ -153,8 +154,7 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     for text in (
         "between two of 2 rows (1 comparison, Holm's correction)",
         f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, ",
-        f"runs, about {duration(600.0 * seeds * 2 / jobs)} with {jobs} at once, as long as in the pilot."
-        * bool(budget),
+        f"runs, about {time} with {jobs} at once, as long as in the pilot." * bool(budget),
         f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.",
         f"a run over seeds relative to the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, ",
         "2 rows over 4 seeds",

@@ -204,10 +204,3 @@ def test_laws_use_one_thread_unless_chosen(chosen: str | None, threads: str, mon
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert process.stdout.split()[-1] == threads
-
-
-def test_data_describes_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200"]) == 0
-    output = capsys.readouterr().out
-    assert "corpus captions, de-en, tokenizer whitespace" in output
-    assert "SHA-256" in output

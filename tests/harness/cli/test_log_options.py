@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from command_line import Refused
-from log_readers import ListTracker, artifact, epoch_and_test_points, expected_points, mlflow_runs, tensorboard_points
+from log_readers import ListTracker, epoch_and_test_points, expected_points, mlflow_runs
 from small_runs import OPTIONS
 
 from harness.cli import log_options
@@ -115,33 +115,6 @@ def test_failed_run_ends_in_the_log(tracker: ListTracker) -> None:
         assert [record.status for record, _ in tracker.ended] == ["failed"]
         assert tracker.ended[0][0].reason.startswith("RuntimeError: the planted fault")
         tracker.ended.clear()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_real_logs_equal_the_records(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for library in log_options.LIBRARIES.values():
-        pytest.importorskip(library, reason="needs the extras tensorboard and mlflow")
-    if command.startswith("ablate"):
-        pytest.importorskip("torch")
-        command += " --set recipe.width=8 --set recipe.layers=1 --set recipe.heads=2 --set recipe.ffn_width=8"
-    assert main([*command.split(), *SMALL.split(), "--log", "tensorboard", "--log", "mlflow"]) == 0
-    printed = capsys.readouterr()
-    assert "--log" not in printed.err
-    assert "mlflow ui --backend-store-uri sqlite:///logs/local/mlflow/mlflow.db\n" in printed.out
-    found = {run.info.run_name: (run, points) for run, points in mlflow_runs(Path("logs/local/mlflow"))}
-    assert set(found) == {record.id for record in records()}
-    for record in records():
-        run, points = found[record.id]
-        assert epoch_and_test_points(points) == expected_points(record)
-        assert artifact(run) == Path("results/local", record.id, "record.json").read_bytes()
-        shown = tensorboard_points(Path("logs/local/tensorboard", record.id))
-        assert {name: [step for step, _ in values] for name, values in shown.items()} == {
-            name: [step for step, _ in values] for name, values in points.items()
-        }
-        assert shown["test/bleu_sacre"][0][1] == pytest.approx(record.scores["bleu_sacre"])
-    for command in ("check", "list", "clean --dry-run"):
-        main(command.split())
-        assert "logs" not in capsys.readouterr().out
 
 
 def test_export_to_mlflow_needs_mlflow_and_says_how_to_open_it(

@@ -52,7 +52,7 @@ def test_axes_keep_all_settings_but_their_own() -> None:
     assert [job.spec.decoding.batch_size for _, job in lines.pop("decoding_batch_size").jobs] == [1, 4]
     assert scaling.axes(job("base"), "toy", "")[-1].reason, "there are no weights to translate with"
     for axis, line in lines.items():
-        assert [size for size, _ in line.jobs][0] == scaling.SIZES["toy"][axis][0]
+        assert len({job.name for _, job in line.jobs}) == len(line.jobs) > 0
         assert line.fixed == {name: value for name, value in usual.items() if name != axis}
         for size, planned in line.jobs:
             spec = planned.spec
