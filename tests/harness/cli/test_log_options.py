@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from command_line import Refused
-from log_readers import ListTracker, epoch_and_test_points, expected_points, mlflow_runs
+from log_readers import ListTracker, epoch_and_test_points, expected_points, mlflow_runs, tensorboard_points
 from small_runs import OPTIONS
 
 from harness.cli import log_options
@@ -115,6 +115,19 @@ def test_failed_run_ends_in_the_log(tracker: ListTracker) -> None:
         assert [record.status for record, _ in tracker.ended] == ["failed"]
         assert tracker.ended[0][0].reason.startswith("RuntimeError: the planted fault")
         tracker.ended.clear()
+
+
+def test_real_logs_are_those_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for library in log_options.LIBRARIES.values():
+        pytest.importorskip(library, reason="needs the extras tensorboard and mlflow")
+    assert main([*COMMANDS[1].split(), *SMALL.split(), "--log", "tensorboard", "--log", "mlflow"]) == 0
+    printed = capsys.readouterr()
+    assert "--log" not in printed.err
+    assert "mlflow ui --backend-store-uri sqlite:///logs/local/mlflow/mlflow.db\n" in printed.out
+    (record,) = records()
+    ((_, points),) = mlflow_runs(Path("logs/local/mlflow"))
+    assert epoch_and_test_points(points) == expected_points(record)
+    assert tensorboard_points(Path("logs/local/tensorboard", record.id)).keys() == points.keys()
 
 
 def test_export_to_mlflow_needs_mlflow_and_says_how_to_open_it(
