@@ -195,12 +195,15 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
             )
     dataset = sweep.prepare(specs)[specs[0].data]
     sweep.check_devices(specs)
-    jobs = [_job(arguments, size, spec, model.name, spec.framework) for model, spec in zip(models, specs, strict=True)]
+    jobs = [
+        ModelJob(name=model.name, spec=spec, amounts=size, beam=arguments.beam, library=spec.framework)
+        for model, spec in zip(models, specs, strict=True)
+    ]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
         amounts=size,
         parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
-        jobs=(*jobs, *_baselines(arguments, size, base, unavailable)),
+        jobs=(*jobs, *_baselines(arguments, base, unavailable)),
         absent=tuple(unavailable),
         trained=_stored_weights(arguments, jobs, dataset),
         base=base,
@@ -240,15 +243,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, model: C
     return spec
 
 
-def _job(
-    arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, baseline: str = ""
-) -> ModelJob:
-    return ModelJob(name=name, spec=spec, amounts=size, beam=arguments.beam, library=library, baseline=baseline)
-
-
-def _baselines(
-    arguments: argparse.Namespace, size: Amounts, base: ModelJob, unavailable: list[TimedModel]
-) -> list[ModelJob]:
+def _baselines(arguments: argparse.Namespace, base: ModelJob, unavailable: list[TimedModel]) -> list[ModelJob]:
     """Return the baselines with the recipe of the base; those that are not installed are left out."""
     spec, jobs = base.spec, []
     for name in _chosen_baselines(arguments):
@@ -265,7 +260,7 @@ def _baselines(
             unavailable.append(MISSING(name=name, kind="peer", variant=spec.variant, framework=library, reason=reason))
         else:
             baseline_spec = replace(spec, framework="torch", backend=None, cuda_graphs="off")
-            jobs.append(_job(arguments, size, baseline_spec, name, library, name))
+            jobs.append(replace(base, name=name, spec=baseline_spec, library=library, baseline=name))
     return jobs
 
 
