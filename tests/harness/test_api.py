@@ -305,20 +305,6 @@ def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path) -> Non
     assert len(harness.translate(run, ["Ein Hund"], import_builder=True)) == 1
 
 
-def test_translate_asks_for_the_settings_of_the_search_in_which_runs_differ(tmp_path: Path) -> None:
-    rare = {**SETTINGS, "data.minimum_frequency": 190}  # nearly all words are unknown
-    never, allowed = (
-        harness.run("counting_model:build", epochs=1, results=tmp_path, settings={**rare, "decoding.unknown": word})
-        for word in ("never", "allowed")
-    )
-    with pytest.raises(ValueError, match=r"give --unknown \(in Python: unknown=\.\.\.\)"):
-        harness.translate([never, allowed], ["Hund"], import_builder=True)
-    for word in ("never", "allowed"):
-        with pytest.warns(UserWarning, match="unknown source words: hund"):
-            texts = harness.translate([never, allowed], ["Hund"], unknown=word, import_builder=True)
-        assert ("\u2047" in texts[0]) == (word == "allowed")
-
-
 @pytest.mark.parametrize(
     ("run", "sentences", "message"),
     [("any run", other, "expected a list of sentences, not ") for other in ("Ein Hund", [1], [["Ein", "Hund"]])]

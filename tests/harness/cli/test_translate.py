@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -103,15 +104,19 @@ def test_translate_draws_a_row_for_the_end_only_if_the_translation_has_one(
 def test_translate_passes_on_whether_unknown_words_are_allowed(
     trained: Trained,
     of_run: list[str],
-    unknown: str | None,
+    unknown: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     translate = Mock(return_value=search.Decoded((search.Translation((UNK, 4), 0.0, True),), 0, 0))
-    monkeypatch.setattr(search, "translate", translate)
+    for module in (search, evaluate):
+        monkeypatch.setattr(module, "translate", translate)
     options = [] if unknown is None else ["--unknown", unknown]
     assert main(["translate", *of_run, "Ein Hund", *options]) == 0
-    assert translate.call_args.args[2].unknown == (unknown or trained[1].spec.decoding.unknown)
+    results, record = trained
+    assert harness.translate(api.TrainedRun(record, results), ["Ein Hund"], unknown=unknown)[0].startswith("⁇ ")
+    passed_on = {call.args[2].unknown for call in translate.call_args_list}
+    assert passed_on == {unknown or record.spec.decoding.unknown}
     assert capsys.readouterr().out.startswith("⁇ ")
 
 
@@ -255,5 +260,5 @@ def test_translate_refuses_runs_and_options_that_do_not_fit(
         (["--beam", "1", "--test", "--file", "x"], "--test translates the test set; it takes no sentence"),
     ):
         refused([*both, *words], message)
-    with pytest.raises(ValueError, match="there is no run"):
-        harness.translate([], ["a"])
+    with pytest.raises(ValueError, match=r"give --beam \(in Python: beam=\.\.\.\)"):
+        harness.translate([api.TrainedRun(run, results) for run in (first, second)], ["a"])

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -16,7 +13,7 @@ import psutil
 import pytest
 import speed_factory
 from command_line import Refused
-from places import ROOT
+from faulty_runs import read_until, started
 
 from harness.cli import speed
 from harness.cli.main import main, parser
@@ -106,28 +103,16 @@ def test_speed_measures_a_variant_and_a_baseline(tmp_path: Path, capsys: pytest.
 
 
 def test_speed_interrupted_keeps_complete_rounds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", *TOY, "--variant", "learned_positions", "--baseline", "none"]
-    command += ["--part", "evaluation", "--rounds", "1000", "--results", str(tmp_path / "kept")]
-    command += ["--reports", str(tmp_path / "reports")]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "round 1 of" in line:
-            break
-    children = psutil.Process(process.pid).children(recursive=True)
+    command = [*TOY, "--variant", "learned_positions", "--baseline", "none", "--part", "evaluation", "--rounds", "1000"]
+    folders = ["--results", str(tmp_path / "kept"), "--reports", str(tmp_path / "reports")]
+    with started("-m", "harness", *command, *folders) as process:
+        read_until(process, "round 1 of")
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted by SIGINT; its processes are ended; what was measured so far: " in output
     assert len(children) == 1
-    process.send_signal(signal.SIGINT)
-    errors = process.stderr.read()
-    assert process.wait() == 128 + signal.SIGINT
-    assert "interrupted by SIGINT; its processes are ended; what was measured so far: " in errors
     assert psutil.wait_procs(children, timeout=10)[1] == []
     document = only(tmp_path / "kept")
     assert (document.status, document.reason) == ("incomplete", "interrupted by SIGINT")
