@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.cli.options import flag
 from harness.storage import results_folders
 
 REPORTS = Path("reports/local")
@@ -61,7 +62,6 @@ def use_experiment(arguments: argparse.Namespace) -> argparse.Namespace:
         folders = {"results": results_folders.RESULTS, "reports": REPORTS, "log_folder": LOGS}
         for name, default in folders.items():
             if getattr(arguments, name, default) is not default:  # a path that was given is another object
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} with --experiment {arguments.experiment}: give one or the other")
+                raise ValueError(f"{flag(name)} with --experiment {arguments.experiment}: give one or the other")
             setattr(arguments, name, default / arguments.experiment)
     return arguments
