@@ -103,15 +103,11 @@ def test_options_that_do_not_fit_are_refused(trained: Trained, refused: Refused)
 
 
 @pytest.mark.parametrize("command", ["translate", "score"])
-def test_what_the_library_lacks_is_refused(
+def test_builders_and_a_missing_library_are_refused(
     command: str, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = stored(tmp_path, replace(LEARNED, positions="alibi"))
-    line = [command, "--results", str(tmp_path), "--run", record.id, *LIBRARY]
-    refused([*line, *["a"] * (command == "translate")], "CTranslate2 with positions='alibi': it implements only")
     external = stored(tmp_path, None)
-    line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY]
-    refused([*line, *["a"] * (command == "translate")], "only recipes can be converted for ctranslate2")
+    line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY, *["a"] * (command == "translate")]
+    refused(line, "only recipes can be converted for ctranslate2")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = "'ctranslate2' is not installed: python -m pip install '.[baselines]'"
-    refused([*line, *["a"] * (command == "translate")], message)
+    refused(line, "'ctranslate2' is not installed: python -m pip install '.[baselines]'")
