@@ -73,13 +73,7 @@ def _field(text: str) -> str:
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """The runs of an ablation.
-
-    Attributes:
-        suite: The suite with the sizes and seeds.
-        specs: The runs of the grids.
-        pilots: One pilot for each learning rate, by `rate_tuning.cell_key`; empty without `--tune-rate`.
-    """
+    """The runs of the grids of an ablation, and their pilots by `rate_tuning.cell_key`: one for each learning rate."""
 
     suite: Suite
     specs: list[RunSpec]

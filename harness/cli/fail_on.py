@@ -29,11 +29,7 @@ class Condition:
 
 
 def read(text: str) -> Condition:
-    """Parse a condition.
-
-    Raises:
-        ValueError: The form, the metric or the number is not accepted, or the metric is never tested for significance.
-    """
+    """Parse a condition. Raises: ValueError for a wrong form, metric or number, or a metric that is never tested."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:(:)\s*worse|([<>])\s*(\S+))\s*", text)
     if not match:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")

@@ -53,11 +53,7 @@ def _experiment(text: str) -> str:
 
 
 def use_experiment(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return parsed arguments with the folders of --experiment, if it is given.
-
-    Raises:
-        ValueError: One of these folders is given, too.
-    """
+    """Return the arguments with the folders of --experiment. Raises: ValueError if one of these is given, too."""
     if getattr(arguments, "experiment", None) is not None:
         folders = {"results": results_folders.RESULTS, "reports": REPORTS, "log_folder": LOGS}
         for name, default in folders.items():

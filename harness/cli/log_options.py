@@ -54,11 +54,7 @@ def check_library(option: str, tool: str) -> None:
 
 @contextlib.contextmanager
 def logging_runs(arguments: argparse.Namespace, specs: Sequence[RunSpec]) -> Iterator[Progress]:
-    """Yield what writes the logs of runs from their events, and print how to open them.
-
-    Raises:
-        ValueError: A library cannot be imported, or its files cannot be written.
-    """
+    """Yield what writes the logs of runs from their events. Raises: ValueError if a log cannot be begun."""
     if not arguments.log:
         yield silent
         return

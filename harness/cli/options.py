@@ -322,11 +322,7 @@ def check_variants(variants: Iterable[str], settings: Sequence[str]) -> None:
 
 
 def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
-    """Return `spec` with every setting that the options name; `framework` is the one to use if they name several.
-
-    Raises:
-        ValueError: A setting is unknown or its value is not accepted.
-    """
+    """Return `spec` as `changed` by the options; `framework` is the one to use if they name several."""
     backend = arguments.backend
     if framework is None:
         framework = arguments.framework

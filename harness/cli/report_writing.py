@@ -29,15 +29,9 @@ def write(
 ) -> None:
     """Write the report, print its tables and headline, and write the failures to standard error.
 
-    Runs with a damaged file are named on standard error and left out.
-
-    Args:
-        records: The runs.
-        results: Their folder.
-        folder: The folder of the report.
-        failures: The lines of `check_records`.
-        corpus_text: Whether the HTML may show source and reference. It does so only for corpora on this machine, and
-            for published runs only that of the embedded captions.
+    Runs with a damaged file are named on standard error and left out. `failures` are the lines of `check_records`.
+    With `corpus_text` the HTML shows source and reference: only of corpora on this machine, and for published runs
+    only that of the embedded captions.
     """
     from harness.reporting import bench_report, render_text
 

@@ -36,11 +36,7 @@ class Goal:
 
 
 def goal(text: str) -> Goal:
-    """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU.
-
-    Raises:
-        argparse.ArgumentTypeError: The form, the number or the metric is not accepted.
-    """
+    """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU."""
     from harness.analysis.metric_registry import LEADERBOARD, MAIN
 
     key, _, value = text.partition("=")

@@ -278,11 +278,7 @@ def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
 def _stored_weights(
     arguments: argparse.Namespace, jobs: list[ModelJob], dataset: Dataset
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
-    """Return the weights of the runs that --weights names, by recipe, with their source.
-
-    Raises:
-        ValueError: They fit no model that is measured.
-    """
+    """Return the weights of the runs of --weights, by recipe, with their source. Raises: ValueError if they misfit."""
     weights: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
         raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")

@@ -99,11 +99,7 @@ def interruptible() -> Iterator[None]:
 
 
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
-    """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one.
-
-    Raises:
-        ValueError: The options do not fit the engine.
-    """
+    """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one."""
     engine_options.check(arguments)
     log_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
@@ -154,11 +150,7 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
 
 
 def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
-    """Check the devices of runs that are not finished; finished ones are reported without their device.
-
-    Raises:
-        ValueError: A device is not available, or does not have the run's precision of products.
-    """
+    """Raise ValueError for a device that is not available or lacks a run's precision of products."""
     if engine != "local":
         named = [spec.device for spec in specs if spec.device not in ("cpu", "cuda")]
         if named:
@@ -215,11 +207,7 @@ def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
-    """Print how long the missing runs take, run them, and return all records.
-
-    Raises:
-        ValueError: The device of a missing run is not available.
-    """
+    """Print how long the missing runs take, run them, and return all records. Finished runs need no device."""
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
     with interruptible():
@@ -276,11 +264,7 @@ def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
-    """Print every run with its estimated time and disk space, and the sums. Returns 0.
-
-    Raises:
-        ValueError: The device of a missing run is not available.
-    """
+    """Print every run with its estimated time and disk space, and the sums. Returns 0."""
     statuses = {record.id: record.status for record in finished}
     missing = [spec for spec in specs if spec.id not in statuses]
     check_devices(missing, arguments.engine)

@@ -191,12 +191,7 @@ def _translate(
 ) -> tuple[Encoded, Decoded]:
     """Print one translation per sentence, and return what was translated: the sentences that are not empty.
 
-    Args:
-        sentences: The sentences; translations of empty ones are empty.
-        engine: The function that translates.
-        dataset: The corpus of the model.
-        decoding: How to search.
-        position: The number of sentences before these.
+    `position` is the number of sentences before these.
     """
     from harness.data.dataset import encode, unknown_words
     from harness.evaluation import evaluate
