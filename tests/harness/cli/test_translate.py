@@ -154,6 +154,15 @@ def test_translate_refuses_bad_input(of_run: list[str], words: list[str], messag
     assert not Path("x.png").exists()
 
 
+def test_translate_refuses_changed_weights(trained: Trained, copied: Path, refused: Refused) -> None:
+    record = trained[1]
+    run_store.save_record(copied, record)
+    path = copied / record.id / run_store.WEIGHTS
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused(["translate", "--results", str(copied), "--run", record.id, "Ein Hund"], "damaged")
+
+
 # Several runs, and the test set ---------------------------------------------------------------------------------------
 
 
