@@ -145,10 +145,6 @@ def _write_page(document: SpeedDocument, reports: Path) -> None:
 def _measure(
     plan: MeasurementPlan, dataset: Dataset, folder: Path, arguments: argparse.Namespace, guard: SignalGuard
 ) -> int:
-    from harness.reporting import speed_report
-    from harness.speed import speed_document
-    from harness.speed.assemble import assemble
-
     display = Display(sys.stderr)
     measurement = Measurement(plan, dataset, folder, say=display.line, check=guard.check)
     code, reason = 0, ""
@@ -160,6 +156,10 @@ def _measure(
     if reason and not measurement.has_samples:
         warn(f"{reason}; its processes are ended; nothing is stored")
         return code
+    from harness.reporting import speed_report
+    from harness.speed import speed_document
+    from harness.speed.assemble import assemble
+
     document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
     path = speed_document.save(arguments.results, document)
     say(speed_report.terminal(document))

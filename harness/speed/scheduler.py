@@ -131,7 +131,9 @@ class RoundRobin:
         for task in tasks:
             self._warm_up(title, task)
         turn = deque(task for task in tasks if task in self.series)
-        for number in range(1, rounds + 1 if turn else 1):
+        if not turn:
+            return
+        for number in range(1, rounds + 1):
             lines = []
             for task in turn:
                 answer = self.request(task.model, "time", measure=task.measure, index=task.index)
