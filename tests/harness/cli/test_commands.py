@@ -11,13 +11,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import record_folders
 from cluster_doubles import install_submitit
 from places import ROOT
+from record_factory import record as made_up
 from small_runs import OPTIONS
 
-from harness.cli import sweep
+from harness.cli import score, sweep
 from harness.cli.main import main
 from harness.execution import launcher, local
 from harness.processes import machine
@@ -147,6 +149,11 @@ def test_score_reports_a_changed_score(
     assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
     (copied / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
     assert main(["score", "--results", str(copied)]) == 2
+
+
+def test_score_of_an_infinite_perplexity_agrees_with_its_record_in_json() -> None:
+    run = replace(made_up(), scores={"test_perplexity": None})
+    assert score._wrong_counts(run, {"nats": np.array([1e6]), "tokens": np.array([1])}, {}) == []
 
 
 def test_score_beside_an_unreadable_record_scores_the_others_and_ends_with_1(
