@@ -121,18 +121,10 @@ class Runs:
         metrics = [name for name in METRICS if name not in COLUMNS]
         rows = []
         for record, name in zip(self.records, run_names([record.spec for record in self.records]), strict=True):
-            row: dict[str, Any] = {
-                "run": record.id,
-                "name": name,
-                "variant": record.spec.variant,
-                "budget": record.spec.budget,
-                "seed": record.spec.seed,
-                "status": record.status,
-                "started": record.started,
-                "epochs": len(record.curve),
-                "updates": record.curve[-1].updates if record.curve else 0,
-            }
-            rows.append(row | flat_settings(record.spec) | row | {name: measure(record, name) for name in metrics})
+            spec, updates = record.spec, record.curve[-1].updates if record.curve else 0
+            facts = (spec.variant, spec.budget, spec.seed, record.status, record.started, len(record.curve), updates)
+            row: dict[str, Any] = dict(zip(COLUMNS, (record.id, name, *facts), strict=True))
+            rows.append(row | flat_settings(spec) | row | {name: measure(record, name) for name in metrics})
         settings = dict.fromkeys(name for row in rows for name in row if name not in metrics)
         table = pd.DataFrame(rows, columns=[*(settings or COLUMNS), *metrics])
         return table.astype(dict.fromkeys(metrics, float))
@@ -226,7 +218,6 @@ class Runs:
         return Path(folder) / "index.html"
 
     def _heading(self) -> list[str]:
-        """Return the number of runs, and a line about each table whose runs are not comparable."""
         mismatches = [table.mismatches for table in self.analysis.tables if table.mismatches]
         lines = [f"Not comparable: {'; '.join(reasons)}" for reasons in mismatches]
         return [f"{count(len(self), 'run')} in {self.results}", *lines]

@@ -27,7 +27,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--field",
         type=_field,
@@ -65,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _field(text: str) -> str:
-    """Check the value of `ablate --field`."""
     try:
         ablation_grids.parse_field(text)
     except ValueError as error:
@@ -75,13 +73,7 @@ def _field(text: str) -> str:
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """The runs of an ablation.
-
-    Attributes:
-        suite: The suite with the sizes and seeds.
-        specs: The runs of the grids.
-        pilots: One pilot for each learning rate, by `rate_tuning.cell_key`; empty without `--tune-rate`.
-    """
+    """The runs of the grids of an ablation, and their pilots by `rate_tuning.cell_key`: one for each learning rate."""
 
     suite: Suite
     specs: list[RunSpec]
@@ -129,7 +121,7 @@ def command(arguments: argparse.Namespace) -> int:
             finished = reuse.reusable_records(arguments.results, tuned, complain=warn)
             _announce_tuned(plan, tuned, finished)
         result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
-    return sweep.conclude(result, specs, lambda: _report(result.records, plan.specs[0], arguments))
+    return sweep.conclude(result, specs, arguments.results, lambda: _report(result.records, plan.specs[0], arguments))
 
 
 def _plan(arguments: argparse.Namespace) -> AblationPlan:
@@ -200,8 +192,6 @@ def _rates(rates: Sequence[float]) -> str:
 
 def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespace) -> None:
     """Print and write the report; `base` is a run of the base."""
-    if not sweep.any_completed(records, arguments.results):
-        return
     from harness.analysis.ablation import analyse
     from harness.reporting import ablation_report, render_text
     from harness.storage.stored_files import StoredFiles

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-from pathlib import Path
 
 from harness.cli import chosen_models, experiment_file, options, report_writing, seed_plan, sweep
 from harness.cli.chosen_models import ChosenModel
@@ -32,7 +31,6 @@ BUDGETS: dict[str, tuple[Budget, ...]] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--variant", action="append", help="a variant, or package.module:NAME; repeatable (default: the suite's)"
     )
@@ -64,8 +62,7 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return sweep.dry_run(specs, finished, arguments)
     result = sweep.execute(specs, finished, arguments)
-    folder = arguments.reports / suite.name
-    return sweep.conclude(result, specs, lambda: _report(result.records, arguments.results, folder))
+    return sweep.conclude(result, specs, arguments.results, lambda: _report(result.records, suite, arguments))
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
@@ -130,9 +127,8 @@ def _not_comparable(specs: list[RunSpec]) -> list[str]:
     return lines
 
 
-def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
-    if not sweep.any_completed(records, results):
-        return
+def _report(records: list[RunRecord], suite: Suite, arguments: argparse.Namespace) -> None:
+    results, folder = arguments.results, arguments.reports / suite.name
     say()
     report_writing.write(records, results, folder, failures=report_writing.check_records(results, records))
     sweep.say_next_steps(results)

@@ -33,7 +33,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.epilog = " ".join(LIMITS.split())
     parser.add_argument(
         "--run",

@@ -36,15 +36,8 @@ def choose(
 ) -> tuple[list[ChosenModel], dict[ChosenModel, str]]:
     """Return the models that the options name, by default those of a suite, and why others of the suite are left out.
 
-    Models of the suite are left out if their framework is not installed or cannot use the device; those of the options
-    are not, so that the command fails.
-
-    Args:
-        suite: The suite, with its variants in torch and in Keras.
-        variants: The variants of --variant.
-        frameworks: The frameworks of --framework.
-        backends: The backends of --backend.
-        device: The device of this machine; None if it is unknown.
+    Models of the suite are left out if their framework is not installed or cannot use the device (None if that is
+    unknown); those of the options are not, so that the command fails.
 
     Raises:
         ValueError: A variant is unknown, a backend is given without Keras, or no framework is available.

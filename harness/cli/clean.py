@@ -22,7 +22,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("--dry-run", action="store_true", help="list the files, but remove none")
     folder_options.add_results(parser)
 

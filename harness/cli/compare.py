@@ -42,7 +42,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.epilog = " ".join(SIDES.split())
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
     parser.add_argument(

@@ -16,11 +16,7 @@ LONGEST_WARNING = 1_600
 
 
 def say(message: str = "") -> None:
-    """Write one or more lines to standard output.
-
-    Raises:
-        OSError: Standard output cannot be written. The error names it.
-    """
+    """Write one or more lines to standard output. Raises: OSError that names standard output if that fails."""
     try:
         sys.stdout.write(text.printable(message) + "\n")
         sys.stdout.flush()

@@ -24,7 +24,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     options.add_data(parser)
     parser.add_argument(
         "--set",

@@ -7,13 +7,13 @@ import sys
 import typing
 from pathlib import Path
 
+from harness.cli import options
 from harness.execution import launcher
 from harness.execution.launcher import Outcome, RunSettings
 from harness.experiments.specs import RunSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose where runs are executed."""
     group = parser.add_argument_group("many machines")
     group.add_argument(
         "--engine",
@@ -44,11 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that do not fit the engine, or if its library is missing."""
     engine = arguments.engine
-    engine_of = {"address": "ray", "checkpoint-folder": "ray", "slurm": "slurm"}
-    for option, its_engine in engine_of.items():
-        value = getattr(arguments, option.replace("-", "_"))
-        if value is not None and engine != its_engine:
-            raise ValueError(f"--{option} requires --engine {its_engine}")
+    for name, its_engine in {"address": "ray", "checkpoint_folder": "ray", "slurm": "slurm"}.items():
+        if getattr(arguments, name) is not None and engine != its_engine:
+            raise ValueError(f"{options.flag(name)} requires --engine {its_engine}")
     if engine == "local":
         return
     if arguments.jobs is not None:
@@ -61,26 +59,14 @@ def check(arguments: argparse.Namespace) -> None:
     launcher.library(engine)
 
 
-def check_devices(specs: list[RunSpec], engine: str) -> None:
-    """Raise ValueError if a run names a particular accelerator: the cluster assigns one to each run."""
-    for device in dict.fromkeys(spec.device for spec in specs):
-        if device not in ("cpu", "cuda"):
-            raise ValueError(f"device {device!r} with --engine {engine}: use cpu or cuda; the cluster assigns the GPU")
-
-
 def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings) -> Outcome:
-    """Execute runs on the chosen cluster."""
     results, stream = arguments.results, sys.stderr
     if arguments.engine == "ray":
         from harness.execution import ray_launcher
 
+        address, folder = arguments.address or "auto", arguments.checkpoint_folder
         return ray_launcher.execute(
-            specs,
-            results,
-            address=arguments.address or "auto",
-            stream=stream,
-            settings=settings,
-            checkpoint_folder=arguments.checkpoint_folder,
+            specs, results, address=address, stream=stream, settings=settings, checkpoint_folder=folder
         )
     from harness.execution import slurm_launcher
 
@@ -89,7 +75,6 @@ def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSe
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of --slurm. Raises: ValueError for a value that is not KEY=VALUE."""
     parameters = {}
     for parameter in arguments.slurm or ():
         name, _, value = parameter.partition("=")

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cli.options import parts_of
 from harness.text import brief, did_you_mean
 
 NOT_READ = ("help", "config", "save_config")
@@ -40,7 +41,6 @@ class Config(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --config and --save-config."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -58,11 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
-    """Return the contents of an experiment file as command-line arguments.
-
-    Args:
-        path: The file.
-        parser: The parser of the command that the file is for.
+    """Return the contents of an experiment file as arguments of the command that `parser` parses.
 
     Raises:
         OSError: The file cannot be read.
@@ -91,7 +87,6 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _words(action: argparse.Action, value: Any) -> Iterator[str]:
-    """Yield the arguments of one key."""
     option = action.option_strings[-1]
     if action.dest == "set":
         yield from _settings(value)
@@ -160,15 +155,14 @@ def _tables(variants: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
     tables: dict[str, dict[str, str]] = {"set": {}}
     tables.update((f"variant.{json.dumps(name)}", {}) for name in variants)
     for setting in settings:
-        name, _, value = setting.partition("=")
-        variant, _, field = name.rpartition(":")
+        variant, field, value = parts_of(setting)
         if variant in variants:
             tables[f"variant.{json.dumps(variant)}"][field] = value
             continue
         if not variant:  # the last of several wins; in the file, a table of a variant comes after this one
             for values in tables.values():
                 values.pop(field, None)
-        tables["set"][json.dumps(name) if variant else name] = value
+        tables["set"][json.dumps(f"{variant}:{field}") if variant else field] = value
     for title, values in tables.items():
         if values or title != "set":
             yield from ("", f"[{title}]", *_lines(values))

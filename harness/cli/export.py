@@ -26,7 +26,6 @@ KINDS = (*registry.EXPORTS, "safetensors", "mlflow")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--run",
         required=True,

@@ -29,11 +29,7 @@ class Condition:
 
 
 def read(text: str) -> Condition:
-    """Parse a condition.
-
-    Raises:
-        ValueError: The form, the metric or the number is not accepted, or the metric is never tested for significance.
-    """
+    """Parse a condition. Raises: ValueError for a wrong form, metric or number, or a metric that is never tested."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:(:)\s*worse|([<>])\s*(\S+))\s*", text)
     if not match:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")
@@ -60,24 +56,27 @@ def holds(condition: Condition, comparison: Comparison) -> list[str]:
     lines = []
     for side in comparison.sides[1:]:
         difference = metric.difference(side.letter, base.letter) if metric else None
-        if metric is None or difference is None or difference.mean is None:
-            reason = metric.not_compared if metric else "no record has it"
-            reason = reason or (difference.remark if difference else "")
-            lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {reason}")
-        elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
-            lines.append(
-                f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): "
-                f"{count(difference.n, 'seed')} in common, but a test needs {LEAST_SEEDS}: add seeds, or use "
-                f"{condition.metric}<NUMBER or >NUMBER"
-            )
-        elif condition.kind == "worse" and difference.tested == "nothing":
-            lines.append(
-                f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {difference.remark} Use "
-                f"{condition.metric}<NUMBER or >NUMBER"
-            )
-        elif _holds(condition, metric, difference):
+        unknown = _unknown(condition, metric, difference)
+        if unknown is not None:
+            lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {unknown}")
+        elif metric and difference and _holds(condition, metric, difference):
             lines.append(f"--fail-on {condition.text}: {_describe(metric, difference, side, base)}")
     return lines
+
+
+def _unknown(condition: Condition, metric: MetricComparison | None, difference: Difference | None) -> str | None:
+    """Return why nobody knows whether a condition holds; None if it is known."""
+    instead = f"{condition.metric}<NUMBER or >NUMBER"
+    if metric is None:
+        return "no record has it"
+    if difference is None or difference.mean is None:
+        return metric.not_compared or (difference.remark if difference else "")
+    if condition.kind == "worse" and difference.n < LEAST_SEEDS:
+        seeds = count(difference.n, "seed")
+        return f"{seeds} in common, but a test needs {LEAST_SEEDS}: add seeds, or use {instead}"
+    if condition.kind == "worse" and difference.tested == "nothing":
+        return f"{difference.remark} Use {instead}"
+    return None
 
 
 def _holds(condition: Condition, metric: MetricComparison, difference: Difference) -> bool:

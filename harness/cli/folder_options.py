@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.cli.options import flag
 from harness.storage import results_folders
 
 REPORTS = Path("reports/local")
@@ -12,7 +13,6 @@ LOGS = Path("logs/local")
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add --results and --experiment."""
     parser.add_argument(
         "--experiment",
         type=_experiment,
@@ -30,7 +30,6 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
-    """Add --reports."""
     parser.add_argument(
         "--reports", type=_folder, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
     )
@@ -45,7 +44,6 @@ def _folder(text: str) -> Path:
 
 
 def _experiment(text: str) -> str:
-    """Check the value of --experiment."""
     if not results_folders.EXPERIMENT.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} names no experiment: use letters, digits and - _ . after a letter or digit, and no name of a "
@@ -55,17 +53,11 @@ def _experiment(text: str) -> str:
 
 
 def use_experiment(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return parsed arguments with the folders of --experiment, if it is given.
-
-    Raises:
-        ValueError: One of these folders is given, too.
-    """
+    """Return the arguments with the folders of --experiment. Raises: ValueError if one of these is given, too."""
     if getattr(arguments, "experiment", None) is not None:
         folders = {"results": results_folders.RESULTS, "reports": REPORTS, "log_folder": LOGS}
         for name, default in folders.items():
             if getattr(arguments, name, default) is not default:  # a path that was given is another object
-                raise ValueError(
-                    f"--{name.replace('_', '-')} with --experiment {arguments.experiment}: give one or the other"
-                )
+                raise ValueError(f"{flag(name)} with --experiment {arguments.experiment}: give one or the other")
             setattr(arguments, name, default / arguments.experiment)
     return arguments

@@ -27,7 +27,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     options.add_json(parser, "all of it")
     folder_options.add_results(parser)
 
@@ -52,7 +51,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _frameworks() -> dict[str, str]:
-    """Return whether each framework is installed, by its name."""
     states = {}
     for framework in dict.fromkeys(framework for _, framework in registry.BUILDERS):
         for backend in registry.BACKENDS if framework == "keras" else (None,):

@@ -19,7 +19,6 @@ LIBRARIES = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --log and --log-folder."""
     parser.add_argument(
         "--log",
         choices=list(LIBRARIES),
@@ -55,11 +54,7 @@ def check_library(option: str, tool: str) -> None:
 
 @contextlib.contextmanager
 def logging_runs(arguments: argparse.Namespace, specs: Sequence[RunSpec]) -> Iterator[Progress]:
-    """Yield what writes the logs of runs from their events, and print how to open them.
-
-    Raises:
-        ValueError: A library cannot be imported, or its files cannot be written.
-    """
+    """Yield what writes the logs of runs from their events. Raises: ValueError if a log cannot be begun."""
     if not arguments.log:
         yield silent
         return
@@ -89,7 +84,6 @@ def _warn(tool: str, message: str) -> None:
 
 
 def opened_with(tool: str, folder: Path) -> str:
-    """Return the command line that shows a log."""
     if tool == "tensorboard":
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     store = shlex.quote(f"sqlite:///{(folder / 'mlflow.db').as_posix()}")

@@ -148,7 +148,6 @@ class _PrintCompletion(argparse.Action):
 
 
 def parser() -> Parser:
-    """Return the parser of the whole command line."""
     top = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
     top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
     shells = ("bash", "zsh", "tcsh")
@@ -167,7 +166,6 @@ def parser() -> Parser:
 
 
 def _examples(name: str, examples: Sequence[tuple[str, str]]) -> str:
-    """Return the examples of a command for its help: options with their purpose."""
     lines = [f"  # {purpose}\n  {command_line(f'{name} {words}').rstrip()}" for purpose, words in examples]
     return "\n".join(["examples:\n", *lines])
 

@@ -20,7 +20,6 @@ EXAMPLES = (("write mine.py in this folder", "mine"),)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("name", help="the name of the module, such as mine for mine.py")
 
 

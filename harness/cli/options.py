@@ -37,7 +37,6 @@ RECIPE_SETTINGS = {f"recipe.{field.name}" for recipe in RECIPE_TYPES.values() fo
 
 
 def flag(name: str) -> str:
-    """Return the option whose value the parsed arguments have under a name."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -109,7 +108,6 @@ def learning_rates(text: str) -> tuple[float, ...]:
 
 
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Add --checkpoint-seconds, --resume-anyway and --score-every."""
     parser.add_argument(
         "--checkpoint-seconds",
         type=seconds,
@@ -135,12 +133,10 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
 
 
 def add_note(parser: argparse.ArgumentParser) -> None:
-    """Add --note."""
     parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
 
 
 def add_suite_and_budget(parser: argparse.ArgumentParser) -> None:
-    """Add --suite and --budget of a single run."""
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
     )
@@ -150,12 +146,10 @@ def add_suite_and_budget(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, contents: str) -> None:
-    """Add --json."""
     parser.add_argument("--json", action="store_true", help=f"print {contents} as JSON (default: text)")
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose a corpus."""
     group = parser.add_argument_group("data")
     group.add_argument(
         "--corpus",
@@ -178,7 +172,6 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_framework(group: Any, *, repeatable: Container[str] = ()) -> None:
-    """Add --framework and --backend."""
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
     if "framework" in repeatable:
         help_text = "framework of the models; repeatable (default torch; without --variant also some Keras variants)"
@@ -200,7 +193,6 @@ def add_runs(parser: argparse.ArgumentParser, *, many: bool = False, repeatable:
     """Add the options that change runs.
 
     Args:
-        parser: The parser of the command.
         many: Whether the command starts many runs, so that defaults and help differ.
         repeatable: The options among "framework" and "backend" that may be given several times.
     """
@@ -213,7 +205,6 @@ def add_runs(parser: argparse.ArgumentParser, *, many: bool = False, repeatable:
 
 
 def add_models(group: Any, *, many: bool = False, repeatable: Container[str] = ()) -> None:
-    """Add the options that change models."""
     group.add_argument("--threads", type=positive, help=f"CPU threads per run (default {1 if many else 2})")
     device = "a GPU if there is one, otherwise cpu" if many else "cpu"
     group.add_argument("--device", help=f"cpu, cuda, or another device of the framework (default {device})")
@@ -247,7 +238,7 @@ def add_models(group: Any, *, many: bool = False, repeatable: Container[str] = (
 
 
 def data_spec(arguments: argparse.Namespace) -> DataSpec:
-    """Return the corpus that the options name, by default multi30k, whether it is available or not.
+    """Return the corpus that the options name, by default multi30k, whether or not it is available.
 
     Raises:
         ValueError: A file of the corpus "files" is missing, or files are given for another corpus.
@@ -281,7 +272,7 @@ def available(
     base = data_spec(arguments)
     runs = build(base)
     for setting in arguments.set:
-        variant, name = variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
+        variant, name, _ = parts_of(setting)
         check_used((spec for spec in runs if variant in ("", spec.variant)), name)
     reason = next(filter(None, map(unavailable, dict.fromkeys(spec.data for spec in runs))), None)
     if reason is None:
@@ -309,36 +300,29 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
             raise ValueError(f"--set {setting}: {spec.variant} {reason} with --set VARIANT:{setting}")
 
 
+def parts_of(setting: str) -> tuple[str, str, str]:
+    """Return variant, field and value of a `--set` argument; the variant is empty if it is for all."""
+    name, _, value = setting.partition("=")
+    variant, _, field = name.rpartition(":")
+    return variant, field.strip(), value
+
+
 def settings_of(variant: str, settings: Sequence[str]) -> list[str]:
     """Return the `--set` arguments for a variant: FIELD=VALUE, and VARIANT:FIELD=VALUE without the variant."""
-    return [setting.removeprefix(f"{variant}:") for setting in settings if variant_of(setting) in ("", variant)]
-
-
-def variant_of(setting: str) -> str:
-    """Return the variant that a `--set` argument is for; empty if it is for all."""
-    return setting.partition("=")[0].rpartition(":")[0]
+    return [setting.removeprefix(f"{variant}:") for setting in settings if parts_of(setting)[0] in ("", variant)]
 
 
 def check_variants(variants: Iterable[str], settings: Sequence[str]) -> None:
     """Raise ValueError for a `--set` argument of a variant that has no run."""
     known = list(dict.fromkeys(variants))
     for setting in settings:
-        variant = variant_of(setting)
+        variant, _, _ = parts_of(setting)
         if variant and variant not in known:
             raise ValueError(f"--set {setting}: no run is of the variant {variant!r}{did_you_mean(variant, known)}")
 
 
 def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
-    """Return `spec` with every setting that the options name.
-
-    Args:
-        spec: The run to change.
-        arguments: The parsed options of `add_data` and `add_runs`.
-        framework: The one to use if the options may name several.
-
-    Raises:
-        ValueError: A setting is unknown or its value is not accepted.
-    """
+    """Return `spec` as `changed` by the options; `framework` is the one to use if they name several."""
     backend = arguments.backend
     if framework is None:
         framework = arguments.framework

@@ -21,7 +21,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     folder_options.add_reports(parser)
     parser.add_argument(
         "--without-corpus-text",

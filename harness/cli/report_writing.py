@@ -29,15 +29,9 @@ def write(
 ) -> None:
     """Write the report, print its tables and headline, and write the failures to standard error.
 
-    Runs with a damaged file are named on standard error and left out.
-
-    Args:
-        records: The runs.
-        results: Their folder.
-        folder: The folder of the report.
-        failures: The lines of `check_records`.
-        corpus_text: Whether the HTML may show source and reference. It does so only for corpora on this machine, and
-            for published runs only that of the embedded captions.
+    Runs with a damaged file are named on standard error and left out. `failures` are the lines of `check_records`.
+    With `corpus_text` the HTML shows source and reference: only of corpora on this machine, and for published runs
+    only that of the embedded captions.
     """
     from harness.reporting import bench_report, render_text
 
@@ -69,7 +63,6 @@ def _readable(records: Sequence[RunRecord], stored: StoredFiles) -> list[RunReco
 
 
 def say_page(kind: str, page: Path) -> None:
-    """Print the paths of an HTML page and of its Markdown."""
     say(f"The {kind}: {page} (as Markdown: {page.with_suffix('.md')})")
 
 
@@ -89,7 +82,6 @@ def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> 
 
 
 def warn_failures(failures: Iterable[str]) -> None:
-    """Write the lines of `check_records` to standard error."""
     for line in failures:
         warn(f"check: {line}")
 

@@ -37,7 +37,6 @@ SENTENCES = {"de": "Ein Hund springt über einen Zaun.", "en": "A dog is jumping
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
     options.add_suite_and_budget(parser)
     parser.add_argument(
@@ -57,10 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Execute a run.
+    """Return 0, 1 if the run failed or diverged, or 128 + the number of the signal that interrupted it.
 
-    Returns 0, 1 if the run failed or diverged, or 128 + the number of the signal that interrupted it. With `--spec`
-    diverged runs return 0, and a run that another process holds returns 75.
+    With `--spec` diverged runs return 0, and a run that another process holds returns 75.
     """
     if arguments.spec is None and arguments.variant is None:
         raise ValueError(f"run: the variant is missing; list variants with: {command_line('list')}")

@@ -41,7 +41,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--run",
         action="append",
@@ -62,9 +61,8 @@ def command(arguments: argparse.Namespace) -> int:
         matching = [run_store.completed(results, name) or [run_store.find(results, name)] for name in arguments.run]
         chosen = list(itertools.chain.from_iterable(matching))
     else:
-        chosen = [
-            record for record in run_store.records(results, complain=unreadable.append) if record.status == "completed"
-        ]
+        records = run_store.records(results, complain=unreadable.append)
+        chosen = [record for record in records if record.status == "completed"]
     for complaint in unreadable:
         warn(complaint)
     if not chosen:
@@ -111,17 +109,16 @@ class _Rescored:
     @property
     def wrong_scores(self) -> list[str]:
         """The scores that differ from those in the record."""
+        stored = {name: value for name, value in self.record.scores.items() if value is not None}
         return [
-            name for name, value in self.scores.values.items() if not _is_close(self.record.scores.get(name), value)
+            name
+            for name, value in self.scores.values.items()
+            if not math.isclose(stored.get(name, math.nan), value, rel_tol=0, abs_tol=TOLERANCE)
         ]
 
     @property
     def differences(self) -> int:
         return len(self.wrong_scores) + len(self.wrong_counts)
-
-
-def _is_close(stored: float | None, value: float) -> bool:
-    return stored is not None and math.isclose(stored, value, rel_tol=0, abs_tol=TOLERANCE)
 
 
 def _check_status(record: RunRecord) -> None:
@@ -135,7 +132,6 @@ def _check_text(record: RunRecord, dataset: Dataset) -> None:
 
 
 def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Rescored:
-    """Return the scores of translations of CTranslate2."""
     from harness.evaluation import evaluate
 
     _check_status(record)
@@ -209,7 +205,6 @@ def _json(run: _Rescored) -> dict[str, Any]:
 
 
 def score_line(name: str, value: float, remark: str) -> str:
-    """Return a score in one line, with a remark."""
     return f"  {name:20} {value:9.4f}  {remark}".rstrip()
 
 
@@ -217,10 +212,8 @@ def _wrong_counts(record: RunRecord, stored: Arrays, statistics: Arrays) -> list
     """Return the scores whose stored counts of sentences are not those of the translations."""
     names = sorted({*stored, *statistics} - {"nats", "tokens"})
     wrong = [name for name in names if not np.array_equal(stored.get(name, ()), statistics.get(name, ()))]
-    return wrong if _is_perplexity(record, stored) else [*wrong, "test_perplexity"]
-
-
-def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:
-    perplexity = float(perplexity_from_sums(sentences["nats"].sum(), sentences["tokens"].sum()))
-    stored = record.scores.get("test_perplexity")
-    return math.isclose(math.inf if stored is None else stored, perplexity, rel_tol=PERPLEXITY_TOLERANCE)
+    perplexity = float(perplexity_from_sums(stored["nats"].sum(), stored["tokens"].sum()))
+    recorded = record.scores.get("test_perplexity")
+    recorded = math.inf if recorded is None else recorded  # JSON has no infinity
+    is_equal = math.isclose(recorded, perplexity, rel_tol=PERPLEXITY_TOLERANCE)
+    return wrong if is_equal else [*wrong, "test_perplexity"]

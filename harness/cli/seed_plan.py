@@ -36,11 +36,7 @@ class Goal:
 
 
 def goal(text: str) -> Goal:
-    """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU.
-
-    Raises:
-        argparse.ArgumentTypeError: The form, the number or the metric is not accepted.
-    """
+    """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU."""
     from harness.analysis.metric_registry import LEADERBOARD, MAIN
 
     key, _, value = text.partition("=")
@@ -168,7 +164,6 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 
 
 def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -> list[str]:
-    """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD
     from harness.reporting.formatting import listed

@@ -106,7 +106,6 @@ class Setting:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "variant",
         nargs="?",

@@ -52,7 +52,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     _add_measurement(parser)
     options.add_models(parser.add_argument_group("models"), repeatable=("framework", "backend"))
     options.add_data(parser)
@@ -127,11 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _render_stored(arguments: argparse.Namespace) -> int:
-    """Write the page of a stored document.
-
-    Raises:
-        ValueError: An option of the measurement is given, too.
-    """
+    """Write the page of a stored document. Raises: ValueError if an option of the measurement is given, too."""
     from harness.speed import speed_document
 
     for name, default in arguments.measurement_defaults.items():
@@ -161,7 +156,13 @@ def _measure(
     if reason and not measurement.has_samples:
         warn(f"{reason}; its processes are ended; nothing is stored")
         return code
-    document, path = _store(measurement, arguments.results, reason)
+    from harness.reporting import speed_report
+    from harness.speed import speed_document
+    from harness.speed.assemble import assemble
+
+    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    path = speed_document.save(arguments.results, document)
+    say(speed_report.terminal(document))
     if reason:
         warn(f"{reason}; its processes are ended; what was measured so far: {path}")
     else:
@@ -173,20 +174,7 @@ def _measure(
     return code or int(bool(measurement.scheduler.lost))
 
 
-def _store(measurement: Measurement, results: Path, reason: str) -> tuple[SpeedDocument, Path]:
-    """Print and store a measurement; `reason` is why it ended early, or empty."""
-    from harness.reporting import speed_report
-    from harness.speed import speed_document
-    from harness.speed.assemble import assemble
-
-    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
-    path = speed_document.save(results, document)
-    say(speed_report.terminal(document))
-    return document, path
-
-
 def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
-    """Return the plan of the measurement and its corpus."""
     size = SIZES[arguments.size]
     if arguments.rounds:
         size = replace(size, rounds=arguments.rounds, decoding_rounds=arguments.rounds)
@@ -207,12 +195,15 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
             )
     dataset = sweep.prepare(specs)[specs[0].data]
     sweep.check_devices(specs)
-    jobs = [_job(arguments, size, spec, model.name, spec.framework) for model, spec in zip(models, specs, strict=True)]
+    jobs = [
+        ModelJob(name=model.name, spec=spec, amounts=size, beam=arguments.beam, library=spec.framework)
+        for model, spec in zip(models, specs, strict=True)
+    ]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
         amounts=size,
         parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
-        jobs=(*jobs, *_baselines(arguments, size, base, unavailable)),
+        jobs=(*jobs, *_baselines(arguments, base, unavailable)),
         absent=tuple(unavailable),
         trained=_stored_weights(arguments, jobs, dataset),
         base=base,
@@ -227,7 +218,7 @@ def _check_settings(models: list[ChosenModel], settings: list[str]) -> None:
     """Raise ValueError for a `--set` argument that has an option of its own, or may not differ between variants."""
     options.check_variants((model.variant for model in models), settings)
     for setting in settings:
-        variant, field = options.variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
+        variant, field, _ = options.parts_of(setting)
         if field in OPTION_OF:
             raise ValueError(f"--set {setting}: give {OPTION_OF[field]} instead")
         if variant and not field.startswith("recipe."):
@@ -252,15 +243,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, model: C
     return spec
 
 
-def _job(
-    arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, baseline: str = ""
-) -> ModelJob:
-    return ModelJob(name=name, spec=spec, amounts=size, beam=arguments.beam, library=library, baseline=baseline)
-
-
-def _baselines(
-    arguments: argparse.Namespace, size: Amounts, base: ModelJob, unavailable: list[TimedModel]
-) -> list[ModelJob]:
+def _baselines(arguments: argparse.Namespace, base: ModelJob, unavailable: list[TimedModel]) -> list[ModelJob]:
     """Return the baselines with the recipe of the base; those that are not installed are left out."""
     spec, jobs = base.spec, []
     for name in _chosen_baselines(arguments):
@@ -277,7 +260,7 @@ def _baselines(
             unavailable.append(MISSING(name=name, kind="peer", variant=spec.variant, framework=library, reason=reason))
         else:
             baseline_spec = replace(spec, framework="torch", backend=None, cuda_graphs="off")
-            jobs.append(_job(arguments, size, baseline_spec, name, library, name))
+            jobs.append(replace(base, name=name, spec=baseline_spec, library=library, baseline=name))
     return jobs
 
 
@@ -295,11 +278,7 @@ def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
 def _stored_weights(
     arguments: argparse.Namespace, jobs: list[ModelJob], dataset: Dataset
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
-    """Return the weights of the runs that --weights names, by recipe, with their source.
-
-    Raises:
-        ValueError: They fit no model that is measured.
-    """
+    """Return the weights of the runs of --weights, by recipe, with their source. Raises: ValueError if they misfit."""
     weights: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
         raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")

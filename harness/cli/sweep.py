@@ -38,7 +38,6 @@ WEIGHT_BYTES, RUN_BYTES = 4, 2**20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that trains many runs."""
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
     )
@@ -100,11 +99,7 @@ def interruptible() -> Iterator[None]:
 
 
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
-    """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one.
-
-    Raises:
-        ValueError: The options do not fit the engine.
-    """
+    """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one."""
     engine_options.check(arguments)
     log_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
@@ -155,13 +150,12 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
 
 
 def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
-    """Check the devices of runs that are not finished; finished ones are reported without their device.
-
-    Raises:
-        ValueError: A device is not available, or does not have the run's precision of products.
-    """
+    """Raise ValueError for a device that is not available or lacks a run's precision of products."""
     if engine != "local":
-        engine_options.check_devices(specs, engine)
+        named = [spec.device for spec in specs if spec.device not in ("cpu", "cuda")]
+        if named:
+            hint = "use cpu or cuda; the cluster assigns the GPU"
+            raise ValueError(f"device {named[0]!r} with --engine {engine}: {hint}")
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if not machine.device_usable(device, computes):
@@ -172,7 +166,6 @@ def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
 
 
 def corpus_names(specs: list[RunSpec]) -> str:
-    """Return the names and directions of the corpora of some runs, for a line of text."""
     return ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
 
 
@@ -214,11 +207,7 @@ def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
-    """Print how long the missing runs take, run them, and return all records.
-
-    Raises:
-        ValueError: The device of a missing run is not available.
-    """
+    """Print how long the missing runs take, run them, and return all records. Finished runs need no device."""
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
     with interruptible():
@@ -275,11 +264,7 @@ def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
-    """Print every run with its estimated time and disk space, and the sums. Returns 0.
-
-    Raises:
-        ValueError: The device of a missing run is not available.
-    """
+    """Print every run with its estimated time and disk space, and the sums. Returns 0."""
     statuses = {record.id: record.status for record in finished}
     missing = [spec for spec in specs if spec.id not in statuses]
     check_devices(missing, arguments.engine)
@@ -335,11 +320,14 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     return Forecast(estimates, jobs, progress)
 
 
-def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], None]) -> int:
-    """Report the runs, or after a signal print what is left to do. Returns the exit code."""
+def conclude(result: SweepResult, specs: list[RunSpec], results: Path, report: Callable[[], None]) -> int:
+    """Report the runs if any completed, or after a signal print what is left to do. Returns the exit code."""
     if result.outcome.signal is None:
         with interruptible():
-            report()
+            if any(record.status == "completed" for record in result.records):
+                report()
+            else:  # the reason of each was printed when it ended
+                say(f"No run completed; {list_command(results)}")
         return result.exit_code
     ended = sum(record.status != "interrupted" for record in result.records)
     started = len(result.records) - ended
@@ -357,11 +345,3 @@ def say_next_steps(results: Path) -> None:
     say(f"  {command_on(results, 'list')}        the runs and their BLEU")
     say(f"  {command_on(results, 'check')}       whether they are a fair comparison")
     say(f"  {command_on(results, 'compare A B')} two variants or runs in detail")
-
-
-def any_completed(records: list[RunRecord], results: Path) -> bool:
-    """Return whether a run completed. If none did, say so: the reason of each was printed when it ended."""
-    if any(record.status == "completed" for record in records):
-        return True
-    say(f"No run completed; {list_command(results)}")
-    return False

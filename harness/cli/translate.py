@@ -42,7 +42,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "--run",
         action="append",
@@ -114,7 +113,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[Dataset, list[Seq2SeqModel], Translate]:
-    """Return the corpus of the runs, their models, none for CTranslate2, and the function that translates."""
     results, device = arguments.results, arguments.device
     if translation_engine.uses_library(arguments):
         dataset, engine = translation_engine.translator(
@@ -147,7 +145,6 @@ def completed_run(results: Path, name: str) -> RunRecord:
 
 
 def _check_options(arguments: argparse.Namespace, runs: int) -> None:
-    """Raise ValueError for options that exclude each other."""
     image = arguments.attention
     if image is not None and image.suffix not in IMAGE_SUFFIXES:
         raise ValueError(f"--attention {image}: the file name must end in {' or '.join(IMAGE_SUFFIXES)}")
@@ -194,12 +191,7 @@ def _translate(
 ) -> tuple[Encoded, Decoded]:
     """Print one translation per sentence, and return what was translated: the sentences that are not empty.
 
-    Args:
-        sentences: The sentences; translations of empty ones are empty.
-        engine: The function that translates.
-        dataset: The corpus of the model.
-        decoding: How to search.
-        position: The number of sentences before these.
+    `position` is the number of sentences before these.
     """
     from harness.data.dataset import encode, unknown_words
     from harness.evaluation import evaluate
@@ -221,7 +213,6 @@ def _translate(
 
 
 def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Dataset, image: Path) -> None:
-    """Draw the cross attention of a single sentence."""
     from harness.reporting.concept_plots import attention_heat_map
 
     translation = decoded.translations[0]

@@ -45,16 +45,12 @@ def uses_library(arguments: argparse.Namespace) -> bool:
 
 
 def translator(record: RunRecord, results: Path, *, device: str, compute_type: str | None) -> tuple[Dataset, Translate]:
-    """Return the corpus of a run and the function that translates with it.
-
-    Raises:
-        ValueError: As in `harness.training.converted`; what can be refused early, before the corpus is prepared.
-    """
+    """Return the corpus of a run and the function that translates. Raises: as in `harness.training.converted`."""
     from harness.data.dataset import of_run
     from harness.training import converted
 
     chosen = compute_type or "float32"
-    converted.check(record, device=device, compute_type=chosen)
+    converted.check(record, device=device, compute_type=chosen)  # before the corpus is prepared
     dataset = of_run(record)
     return dataset, converted.translator(record, results, dataset, device=device, compute_type=chosen)
 

@@ -70,7 +70,6 @@ class _Assembly:
         self.evaluated = flops.count_tokens(self.workload.validation)
 
     def settings(self) -> doc.Settings:
-        """Return the settings of the measurement."""
         amounts, spec = self.plan.amounts, self.plan.base.spec
         return doc.Settings(
             size=amounts.name,
@@ -95,7 +94,6 @@ class _Assembly:
         )
 
     def data(self) -> doc.Data:
-        """Return the facts about the corpus and the timed batches."""
         batches, spec, train = self.workload.training, self.plan.base.spec, self.dataset.train
         return doc.Data(
             spec=spec.data,
@@ -131,7 +129,6 @@ class _Assembly:
     # Subjects ---------------------------------------------------------------------------------------------------------
 
     def subject(self, job: ModelJob) -> model.TimedModel:
-        """Return the measurements of one model."""
         scheduler, name = self.scheduler, job.name
         facts, lost, declined = scheduler.facts.get(name, {}), scheduler.lost.get(name), scheduler.declined.get(name)
         tasks = [series.facts for task, series in scheduler.series.items() if task.model == name]

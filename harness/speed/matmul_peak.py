@@ -28,14 +28,7 @@ class Products:
 
     A product has one row for each real token of the batch. Results are written to preallocated memory, products of the
     same size share it, and kernels are stored as [outputs, inputs], as in a linear layer: no model can be faster.
-
-    Args:
-        recipe: The recipe whose kernels are multiplied.
-        words: The sizes of the source and the target vocabulary.
-        batches: The batches whose real tokens are counted.
-        device: The device of torch.
-        precision: The number format of torch.
-        matmul_precision: The precision in which torch multiplies float32 matrices.
+    Device and precisions are those of torch; `words` are the sizes of the source and the target vocabulary.
 
     Attributes:
         operations: The multiplications and additions of all products.
@@ -63,7 +56,6 @@ class Products:
                 self._work = [_captured(self._work, device)]
 
     def multiply(self) -> None:
-        """Compute every product once."""
         with self._precision():
             _run(self._work)
 
@@ -79,14 +71,12 @@ def library() -> str:
 
 
 def library_description(device: str, precision: str) -> str:
-    """Return the library that multiplies, with its version, number format and device."""
     name = library()
     settings = f"{precision}, {device}" if name == "torch" else "float32, cpu"
     return f"{name} {importlib.metadata.version(name)}, {settings}"
 
 
 def synchronize(device: str) -> None:
-    """Wait until the device has finished."""
     if device.startswith("cuda") and library() == "torch":
         import torch
 

@@ -38,8 +38,7 @@ class Measurement:
         plan: What to measure.
         dataset: The prepared corpus of the plan.
         folder: A folder for logs and weights.
-        say: Shows a line.
-        check: Called while waiting for an answer; may raise an exception, such as for a signal.
+        say, check: As in `RoundRobin`.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class Measurement:
         self.products = _by_products([job for job in plan.jobs if not job.baseline], words)
 
     def run(self) -> None:
-        """Measure every part of the plan."""
         parts: dict[Part, Callable[[], None]] = {
             "training": self._measure_training,
             "evaluation": self._measure_evaluation,
@@ -82,7 +80,6 @@ class Measurement:
 
     @property
     def has_samples(self) -> bool:
-        """Whether anything has been timed yet."""
         timed = any(series.values for series in self.scheduler.series.values())
         return timed or bool(self.breakdowns) or any(axis.points for axis in self.scaling)
 

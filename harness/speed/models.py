@@ -43,7 +43,6 @@ class ReusableModel:
 
     @property
     def parameters(self) -> int:
-        """The number of trained parameters."""
         return sum(weight.size for weight in self._weights.values())
 
     @property
@@ -78,7 +77,6 @@ class ReusableModel:
         return train
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all enqueued work."""
         self.model.synchronize()
 
 

@@ -15,8 +15,7 @@ USING_WEIGHTS: frozenset[Part] = frozenset(("evaluation", "decoding", "scaling")
 """The parts that need trained weights."""
 
 Measure = Literal["training", "evaluation", "greedy", "beam", "single_greedy", "single_beam", "products"]
-"""What one call times. "single" is one sentence at a time; "products" are the matrix products of one recipe's
-kernels."""
+"""What one call times: "single" is one sentence at a time; "products" are the matrix products of a recipe's kernels."""
 
 DECODINGS: tuple[Measure, ...] = ("greedy", "beam", "single_greedy", "single_beam")
 SINGLE: tuple[Measure, ...] = ("single_greedy", "single_beam")
@@ -27,7 +26,7 @@ WITHOUT_BATCHES = ("plain",)
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """The amounts of a measurement. The defaults are those of the size "tutorial".
+    """The amounts of a measurement.
 
     Attributes:
         suite: The suite that the models' sizes and the Keras variants are taken from.
@@ -117,7 +116,6 @@ class ModelJob:
 
     @property
     def kind(self) -> Kind:
-        """Whether the model is a variant of this package or a baseline."""
         return "peer" if self.baseline else "variant"
 
 

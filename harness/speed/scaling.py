@@ -40,7 +40,6 @@ SIZES: dict[str, dict[Axis, tuple[int, ...]]] = {
         "decoding_batch_size": (1, 4),
     },
 }
-"""The sizes along each axis, by the name of a measurement's size."""
 
 DECODED = {"tutorial": 256, "quick": 64, "toy": 8}
 """The number of sentences translated at each size."""

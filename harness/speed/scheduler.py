@@ -1,8 +1,12 @@
-"""Runs the timed models in turns: warms each model up, then times all of them round by round, and keeps the samples."""
+"""Runs the timed models in turns: warms each model up, then times all of them round by round, and keeps the samples.
+
+The models take turns in every round, so that other load on the machine affects all of them.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,18 +16,11 @@ from harness.experiments.serialization import to_json
 from harness.processes.environment_variables import worker_environment
 from harness.processes.json_process import JsonProcess, ProcessFailed, RequestRefused
 from harness.speed.plan import Measure, ModelJob
-from harness.speed.timing import rotations
 
 
 @dataclass(frozen=True)
 class TimedTask:
-    """What one model does in every round.
-
-    Attributes:
-        model: The name of the model.
-        measure: What is timed.
-        index: The number of the recipe, for a measure that exists for several recipes.
-    """
+    """What one model does in every round; `index` is the number of the recipe if a measure exists for several."""
 
     model: str
     measure: Measure
@@ -31,7 +28,6 @@ class TimedTask:
 
     @property
     def label(self) -> str:
-        """The measure in words."""
         return self.measure.replace("_", " ")
 
 
@@ -134,16 +130,18 @@ class RoundRobin:
         """Warm every task up, then time all of them in turns."""
         for task in tasks:
             self._warm_up(title, task)
-        warm = [task for task in tasks if task in self.series]
-        for number, turn in enumerate(rotations(warm, rounds), start=1):
+        turn = deque(task for task in tasks if task in self.series)
+        if not turn:
+            return
+        for number in range(1, rounds + 1):
             lines = []
             for task in turn:
                 answer = self.request(task.model, "time", measure=task.measure, index=task.index)
                 if answer is not None:
                     self.series[task].values.append(answer["seconds"])
                     lines.append(f"{task.model} {task.label} {answer['seconds']:.3g} s")
-            if turn:
-                self.say(f"{title}: round {number} of {rounds}: {', '.join(lines)}")
+            self.say(f"{title}: round {number} of {rounds}: {', '.join(lines)}")
+            turn.rotate(-1)  # each round starts with the next task
 
     def samples(self, model: str, measure: Measure, index: int = 0) -> list[float]:
         """Return the seconds of a task so far; empty if it was never timed."""

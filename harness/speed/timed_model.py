@@ -55,12 +55,10 @@ class TokenTimes(Times):
 
     @property
     def target_per_second(self) -> float:
-        """Target tokens per second."""
         return self.target / self.seconds.median
 
     @property
     def operations_per_second(self) -> float:
-        """Multiplications and additions per second."""
         return self.operations / self.seconds.median
 
 
@@ -79,7 +77,6 @@ class TrainingTimes(TokenTimes):
 
     @property
     def update_seconds(self) -> float:
-        """The seconds of an update."""
         return self.seconds.median / self.updates
 
 
@@ -181,7 +178,6 @@ class TimedModel(Checked):
 
     @property
     def measured(self) -> bool:
-        """Whether anything has been measured."""
         return bool(self.training or self.evaluation or self.decoding)
 
     @property

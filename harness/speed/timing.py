@@ -1,24 +1,16 @@
-"""Timing: how one sample is taken, in which order samples are taken, and how a series of samples is summarised.
-
-Each model is timed in its own process, after a warm-up, with the device synchronised before and after. The models take
-turns in every round, so that other load on the machine affects all of them. All samples are kept. A series is described
-by its median and quartiles, and two series are compared round by round.
-"""
+"""How one sample is taken, and how a series of samples is summarised: by median and quartiles, and round by round."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from harness.experiments.serialization import check_fields
-
-Item = TypeVar("Item")
 
 SMALLEST, LARGEST = 1e-12, 1e12
 """The limits of a sample. What lies outside was not measured, and could overflow."""
@@ -33,9 +25,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Checked):
-    """The samples of a series in the order of its rounds.
-
-    Quartiles are interpolated linearly between samples. A single sample is its own median and quartiles.
+    """The samples of a series in the order of its rounds. Quartiles are interpolated linearly between samples.
 
     Raises:
         ValueError: There is no sample, or a sample is not from 1e-12 to 1e12.
@@ -53,22 +43,18 @@ class Samples(Checked):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Samples:
-        """Return a series of these values."""
         return cls(values=tuple(map(float, values)))
 
     @property
     def lower(self) -> float:
-        """The first quartile."""
         return float(np.quantile(self.values, 0.25))
 
     @property
     def median(self) -> float:
-        """The median."""
         return float(np.quantile(self.values, 0.5))
 
     @property
     def upper(self) -> float:
-        """The third quartile."""
         return float(np.quantile(self.values, 0.75))
 
     def __len__(self) -> int:
@@ -116,10 +102,3 @@ def seconds(work: Callable[[], object], synchronize: Callable[[], object]) -> fl
         return time.perf_counter() - began
     finally:
         gc.unfreeze()
-
-
-def rotations(items: Sequence[Item], rounds: int) -> Iterator[list[Item]]:
-    """Yield the items in the order of each round. Each round starts with the next item."""
-    for number in range(rounds):
-        first = number % len(items) if items else 0
-        yield [*items[first:], *items[:first]]

@@ -1,13 +1,7 @@
 """The process of one timed model: answers the requests of `harness.speed.scheduler`.
 
-    start    job              prepare the data and build the model; returns facts about it
-    train    updates, path    train for this number of updates and store the weights
-    load     path             use stored weights
-    warm_up  measure, index   do a task once without timing it; returns peak memory and results
-    time     measure, index   do a task once, timed
-    profile                   measure how an update spends its time
-
-Between two requests the process waits without computing anything, so that it does not disturb the model being timed.
+The first request, "start", makes a `Bench`; the others are methods of it. Between two requests the process waits
+without computing anything, so that it does not disturb the model being timed.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ from impls.contract import Batch, Ids
 
 
 class Bench:
-    """One model, or the matrix products of some recipes, ready to be timed."""
+    """One model, or the matrix products of some recipes, ready to be timed; answers are dictionaries."""
 
     def __init__(self, job: ModelJob) -> None:
         self.job = job
@@ -73,7 +67,6 @@ class Bench:
         return {"sha256": tensors.write(Path(path), self.model.train(batches))}
 
     def load(self, path: str) -> dict[str, Any]:
-        """Use stored weights from now on."""
         assert self.model is not None
         self.model.use_weights(tensors.read(Path(path)))
         return {}
@@ -102,7 +95,6 @@ class Bench:
         return {"seconds": timing.seconds(self._work(measure, index), self._synchronize)}
 
     def profile(self) -> dict[str, Any]:
-        """Return how an update spends its time."""
         from harness.speed.profile import breakdown
 
         assert isinstance(self.model, VariantModel)
@@ -165,7 +157,6 @@ class Bench:
 
 
 def main() -> None:
-    """Answer requests; the first one is "start"."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {}
 
     def start(job: dict[str, Any]) -> dict[str, Any]:

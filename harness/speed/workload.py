@@ -18,8 +18,6 @@ from impls.contract import EOS, SOS, SPECIAL_TOKENS, Batch, Ids
 
 @dataclass(frozen=True)
 class Workload:
-    """Batches to train and to evaluate on, and sentences to translate in batches and one at a time."""
-
     training: tuple[Batch, ...]
     validation: tuple[Batch, ...]
     sentences: tuple[Ids, ...]

@@ -8,6 +8,7 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from impls.recipes import RECIPES, TRAININGS
 
 PUBLISHED = ROOT / "results" / "published"
 ABLATION = PUBLISHED / "ablation"
+pytestmark = pytest.mark.usefixtures("cache")
 SETTINGS = {"data.training_pairs": 200, "training.batch_size": 32, "decoding.max_tokens": 5, "threads": 1}
 
 
@@ -40,26 +42,31 @@ def test_import_and_load_need_no_framework_and_no_plots() -> None:
     assert not imported(f"import harness\nassert len(harness.load({str(PUBLISHED)!r})) == {number}") & HEAVY
 
 
-def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="nothing"):
-        harness.nothing  # noqa: B018
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("nowhere", "nowhere"),
+        (
+            next(PUBLISHED.glob("*/record.json")).parent,
+            "the folder of one run; load the folder around it, .*published$",
+        ),
+        (None, "expected a folder of results, such as 'results/local', not None"),
+    ],
+)
+def test_load_of_something_else_than_a_folder_of_runs_names_it(folder: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        harness.load(folder)
 
 
-def test_load_of_a_missing_folder_or_of_one_run_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere"):
-        harness.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="the folder of one run; load the folder around it, .*published$"):
-        harness.load(next(PUBLISHED.glob("*/record.json")).parent)
+def test_load_warns_of_a_damaged_record_and_of_folders_with_runs(tmp_path: Path) -> None:
+    (tmp_path / "lesson" / "x").mkdir(parents=True)
+    (tmp_path / "lesson" / "x" / "record.json").write_text("{")
+    for folder, message in ((tmp_path / "lesson", "record.json"), (tmp_path, "folders in it have: load .*lesson$")):
+        with pytest.warns(UserWarning, match=message):
+            assert len(harness.load(folder)) == 0
 
 
-def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "record.json").write_text("{")
-    with pytest.warns(UserWarning, match="record.json"):
-        assert len(harness.load(tmp_path)) == 0
-
-
-def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Runs) -> None:
+def test_tables_have_a_row_per_run_or_epoch_and_the_documented_columns(ablation: api.Runs) -> None:
     table = ablation.to_pandas()
     assert len(table) == len(ablation) == 50
     assert list(table.columns[: len(api.COLUMNS)]) == list(api.COLUMNS)
@@ -69,6 +76,8 @@ def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Ru
     assert row["bleu_sacre"] == record.scores["bleu_sacre"]
     assert row["validation_loss"] == record.curve[-1].validation_loss
     assert table["name"].is_unique
+    assert len(ablation.curves()) == sum(len(run.record.curve) for run in ablation)
+    assert set(ablation[0].curve()["epoch"]) == {1, 2, 3, 4}
 
 
 def test_tables_without_runs_have_their_columns(tmp_path: Path) -> None:
@@ -88,26 +97,17 @@ def test_to_pandas_of_failed_runs_has_numbers_and_settings_before_metrics(ablati
     assert len(api.TrainedRun(record, ablation.results).curve().columns) > 5
 
 
-def test_filter_accepts_any_collection(ablation: api.Runs) -> None:
-    table = ablation.to_pandas()
-    chosen = table[table["seed"] < 2]["run"]
-    for values in (chosen, chosen.to_numpy(), iter(chosen), set(chosen)):
-        assert len(ablation.filter(run=values)) == len(chosen)
-
-
-def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:
-    curves = ablation.curves()
-    assert len(curves) == sum(len(run.record.curve) for run in ablation)
-    assert set(ablation[0].curve()["epoch"]) == {1, 2, 3, 4}
-
-
-def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> None:
+def test_filter_selects_by_settings_functions_and_collections_of_values(ablation: api.Runs) -> None:
     assert len(ablation.filter(positions="rotary")) == 10
     assert len(ablation.filter(recipe__positions=["rotary", "none"], embedding_init="width", seed=range(2))) == 4
     assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 10
     assert len(ablation.filter(status="failed")) == 0
     assert [run.id for run in ablation.filter(run=ablation[3].id)] == [ablation[3].id]
     assert [run.id for run in ablation[:2]] == [ablation[0].id, ablation[1].id]
+    table = ablation.to_pandas()
+    chosen = table[table["seed"] < 2]["run"]
+    for values in (chosen, chosen.to_numpy(), iter(chosen), set(chosen)):
+        assert len(ablation.filter(run=values)) == len(chosen)
 
 
 def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) -> None:
@@ -144,16 +144,6 @@ def test_filter_by_a_value_that_no_run_has_is_empty(ablation: api.Runs, tmp_path
         assert len(ablation.filter(**value)) == len(api.Runs((), tmp_path).filter(**value)) == 0
 
 
-def test_load_of_a_folder_of_experiments_names_them(tmp_path: Path) -> None:
-    (tmp_path / "lesson" / "x").mkdir(parents=True)
-    (tmp_path / "lesson" / "x" / "record.json").write_text("{}")
-    with pytest.warns(UserWarning, match="has no runs, but folders in it have: load .*lesson$"):
-        assert len(harness.load(tmp_path)) == 0
-    other: Any = None
-    with pytest.raises(ValueError, match="expected a folder of results, such as 'results/local', not None"):
-        harness.load(other)
-
-
 def test_leaderboard_has_intervals_and_html() -> None:
     runs = harness.load(PUBLISHED).filter(budget="source", variant="learned_positions")
     board = runs.leaderboard()
@@ -161,10 +151,11 @@ def test_leaderboard_has_intervals_and_html() -> None:
     row = board.iloc[0]
     assert row["low"] < row["mean"] < row["high"]
     assert row["seeds"] == 3
-    shown: str = runs._repr_html_()
-    assert "<table" in shown
-    assert "3 runs in" in shown
+    for shown in (repr(runs), runs._repr_html_()):
+        assert "3 runs in" in shown
+        assert "learned_positions" in shown
     assert "1 run in" in runs[:1]._repr_html_()
+    assert repr(runs.filter(status="failed")) == f"0 runs in {PUBLISHED}"
 
 
 def test_compare_looks_among_filtered_runs_only() -> None:
@@ -180,21 +171,20 @@ def test_compare_looks_among_filtered_runs_only() -> None:
         runs.filter(budget="source").compare("learned_positions", "paper")
 
 
-def test_compare_gives_the_intervals_and_p_values_of_the_report() -> None:
+def test_compare_gives_the_means_intervals_and_p_values_of_the_report() -> None:
     runs = harness.load(PUBLISHED).filter(budget="controlled", framework="torch")
-    compared = runs.compare("learned_positions", "paper")
+    compared = runs.compare("bahdanau_gru", "paper")
     row: Any = compared.to_pandas().set_index("metric").loc["sacreBLEU"]
     comparisons = runs.analysis.tables[0].leaderboards["bleu_sacre"].comparisons
-    reported = comparisons.between("paper", "learned_positions")
+    reported = comparisons.between("paper", "bahdanau_gru")
     assert (row["difference"], row["low"], row["high"]) == pytest.approx((reported.mean, reported.low, reported.high))
     assert (row["p"], row["p_holm"]) == pytest.approx((reported.p, reported.p_holm))
-    only_two = runs.filter(variant=["learned_positions", "paper"]).compare("learned_positions", "paper").to_pandas()
+    assert row["difference"] == pytest.approx(row["paper"] - row["bahdanau_gru"], abs=0.2)
+    for shown in (repr(compared), compared._repr_html_()):
+        assert "sacreBLEU" in shown
+        assert "&lt;0.001" in shown or "<0.001" in shown, "a small p-value is shown as a bound"
+    only_two = runs.filter(variant=["bahdanau_gru", "paper"]).compare("bahdanau_gru", "paper").to_pandas()
     assert only_two.set_index("metric").loc["sacreBLEU", "high"] != row["high"]
-
-
-def test_compare_prints_small_p_values_as_a_bound() -> None:
-    runs = harness.load(PUBLISHED).filter(budget="controlled")
-    assert "<0.001" in repr(runs.compare("bahdanau_gru", "paper"))
 
 
 def test_tables_of_one_seed_have_numbers_where_nothing_is_known(ablation: api.Runs) -> None:
@@ -203,19 +193,6 @@ def test_tables_of_one_seed_have_numbers_where_nothing_is_known(ablation: api.Ru
     unknown = [compared.to_pandas()["low"], runs.leaderboard()["best rank"], runs[0].curve()["validation_bleu"]]
     assert all(column.isna().all() and pd.api.types.is_numeric_dtype(column) for column in unknown)
     assert "None" not in repr(compared) + compared._repr_html_() + repr(runs)
-
-
-def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
-    one, other = (f"learned_positions@positions={name},embedding_init=width" for name in ("learned", "sinusoidal"))
-    compared = ablation.compare(one, other)
-    table = compared.to_pandas().set_index("metric")
-    row: Any = table.loc["sacreBLEU"]
-    assert row["low"] < row["difference"] < row["high"]
-    assert row["difference"] == pytest.approx(row.iloc[1] - row.iloc[0], abs=0.2)
-    assert 0 < row["p"] <= 1
-    assert "<table" in compared._repr_html_()
-    assert "sacreBLEU" in repr(compared)
-    assert len(repr(compared)) < 20_000
 
 
 def test_compare_of_runs_allows_a_difference_by_its_name() -> None:
@@ -234,8 +211,7 @@ def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == ""
 
 
-def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+def test_run_trains_stores_and_translates(tmp_path: Path) -> None:
     results = tmp_path / "results"
     recipe = dataclasses.replace(TINY, name="my_recipe")
     torch.set_num_threads(2)  # a notebook that has imported torch
@@ -254,28 +230,18 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_run_that_fails_or_diverges_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     settings = {**SETTINGS, "training.peak_rate": 1e30}
     with pytest.warns(UserWarning, match=r"^recipe-captions-.*: diverged: epoch 1"):
         assert harness.run(TINY, epochs=1, results=tmp_path, settings=settings).record.status == "diverged"
-    monkeypatch.setattr(train, "measure", fail)
+    monkeypatch.setattr(train, "measure", Mock(side_effect=RuntimeError("a reason")))
     with pytest.raises(harness.RunFailed, match=r"-captions-.*: RuntimeError: a reason$"):
         harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
-    monkeypatch.setattr(train, "measure", interrupt)
+    monkeypatch.setattr(train, "measure", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt, match=r"-captions-.*: interrupted after 7 of 7 updates$"):
         harness.run(TINY, epochs=1, results=tmp_path, settings=SETTINGS)
 
 
-def interrupt(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def fail(*_: Any, **__: Any) -> None:
-    raise RuntimeError("a reason")
-
-
 def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     pair = "Ein Hund springt über einen Zaun.\tA dog is jumping over a fence.\n"
     Path("pairs.tsv").write_text(pair * 40, encoding="utf-8")
@@ -301,6 +267,7 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
         ({"corpus": "caption"}, "corpus='caption'"),
+        ({"suite": "quik"}, "expected one of quick, standard, full; did you mean 'quick'"),
     ],
     ids=str,
 )
@@ -322,16 +289,6 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
     small, own = (load.base_spec(mine, suite, data, 2) for suite in ("quick", None))
     assert (small.recipe, small.budget, small.training.label_smoothing) == (mine, "controlled", 0)
     assert (own.recipe, own.budget, own.training) == (mine, "source", source.training)
-    with pytest.raises(ValueError, match="expected one of quick, standard, full; did you mean 'quick'"):
-        harness.run("paper", suite="quik")
-
-
-def test_printed_runs_are_the_leaderboard() -> None:
-    printed = repr(harness.load(PUBLISHED))
-    assert printed.startswith(f"{len(harness.load(PUBLISHED))} runs in ")
-    assert "paper" in printed
-    assert len(printed) < 10_000
-    assert repr(harness.load(PUBLISHED).filter(status="failed")) == f"0 runs in {PUBLISHED}"
 
 
 def test_printed_runs_that_are_not_comparable_say_why(ablation: api.Runs) -> None:
@@ -341,60 +298,38 @@ def test_printed_runs_that_are_not_comparable_say_why(ablation: api.Runs) -> Non
     assert all("Not comparable: source vocabulary: " in shown for shown in (repr(runs), runs._repr_html_()))
 
 
-def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path) -> None:
     run = harness.run("counting_model:build", epochs=1, results=tmp_path, settings=SETTINGS)
     with pytest.raises(ValueError, match="import_builder=True"):
         harness.translate(run, ["Ein Hund"])
     assert len(harness.translate(run, ["Ein Hund"], import_builder=True)) == 1
 
 
-def test_translate_asks_for_the_settings_of_the_search_in_which_runs_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-    rare = {**SETTINGS, "data.minimum_frequency": 190}  # nearly all words are unknown
-    never, allowed = (
-        harness.run("counting_model:build", epochs=1, results=tmp_path, settings={**rare, "decoding.unknown": word})
-        for word in ("never", "allowed")
-    )
-    with pytest.raises(ValueError, match=r"give --unknown \(in Python: unknown=\.\.\.\)"):
-        harness.translate([never, allowed], ["Hund"], import_builder=True)
-    for word in ("never", "allowed"):
-        with pytest.warns(UserWarning, match="unknown source words: hund"):
-            texts = harness.translate([never, allowed], ["Hund"], unknown=word, import_builder=True)
-        assert ("\u2047" in texts[0]) == (word == "allowed")
+@pytest.mark.parametrize(
+    ("run", "sentences", "message"),
+    [("any run", other, "expected a list of sentences, not ") for other in ("Ein Hund", [1], [["Ein", "Hund"]])]
+    + [(other, ["a"], "no run; give a run, its id or a list of them, not ") for other in (None, 3, [], [None])],
+)
+def test_translate_of_something_else_asks_for_runs_and_sentences(run: Any, sentences: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        harness.translate(run, sentences)
 
 
-@pytest.mark.parametrize("sentences", ["Ein Hund", [1], [["Ein", "Hund"]]])
-def test_translate_of_something_else_asks_for_a_list_of_sentences(sentences: Any) -> None:
-    with pytest.raises(ValueError, match="expected a list of sentences, not "):
-        harness.translate("any run", sentences)
-
-
-@pytest.mark.parametrize("run", [None, 3, [], [None]])
-def test_translate_without_a_run_asks_for_one(run: Any) -> None:
-    with pytest.raises(ValueError, match="there is no run; give a run, its id or a list of them, not "):
-        harness.translate(run, ["Ein Hund"])
-
-
-def test_public_names_are_found_by_completion() -> None:
+def test_public_names_are_found_by_completion_and_others_are_attribute_errors() -> None:
     assert {*dir(harness)} == {*harness.__all__, "__version__"}
     assert all(getattr(harness, name) is not None for name in harness.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        harness.nothing  # noqa: B018
 
 
-def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
-    for other in (3, Training(), functools.partial(int)):
-        with pytest.raises(ValueError, match="is not a variant's name, a recipe or a function"):
-            harness.run(other, results=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="paper"):
-        harness.run("papr", results=tmp_path)
-
-
-def test_run_of_a_function_without_a_file_asks_for_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_something_else_names_what_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = types.ModuleType("notebook_without_a_file")
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     exec("def build(*sizes, **settings): ...", vars(notebook))
+    refused: list[tuple[Any, str]] = [("papr", "paper")]
+    refused += [(other, "is not a variant's name, a recipe") for other in (3, Training(), functools.partial(int))]
     for builder in (vars(notebook)["build"], lambda *sizes, **settings: None):
-        with pytest.raises(ValueError, match="cannot be imported from a file.* give mine.build or 'mine:build'"):
-            harness.run(builder, results=tmp_path)
+        refused.append((builder, "cannot be imported from a file.* give mine.build or 'mine:build'"))
+    for other, message in refused:
+        with pytest.raises(ValueError, match=message):
+            harness.run(other, results=tmp_path)

@@ -13,10 +13,6 @@ from harness.data import preprocess
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
 
-def files_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 BAD = {
     "": "the following arguments are required: COMMAND; see python -m harness --help",
     "compare": "are required: SIDE; see python -m harness compare --help",
@@ -26,15 +22,11 @@ BAD = {
     "run --config dropout.toml": "there is no argument '--config'\n",
     "check .": "there is no argument '.'; did you mean '--results .'?",
     "bench --suite quik": "'quik' is not one of quick, standard, full; did you mean 'quick'?",
-    "bench --variant learned_position": "did you mean 'learned_positions'?",
     "bench --variant counting_model:biuld": "did you mean 'build'?",
     "bench --variant no_module:NAME": "there is no module 'no_module'",
-    "bench --seed -1": "'-1' is not a seed",
     "bench --epochs 0": "'0' is not a whole number of at least 1",
-    "bench --jobs two": "'two' is not a whole number",
     "bench --direction de": "direction='de'",
     "bench --corpus captions --direction fr-en": "direction='fr-en'",
-    "bench --budget fair": "'fair' is not one of controlled, source, both",
     "bench --set recipe.dropot=0.3": "did you mean 'recipe.dropout'?",
     "bench --set dropout=0.2": "did you mean 'recipe.dropout'?",
     "bench --set recipe.positions=alibi": "bahdanau_gru has no setting 'recipe.positions'; change it in one variant",
@@ -45,9 +37,7 @@ BAD = {
     "bench --config missing.toml": "missing.toml: No such file or directory",
     "compare a b --fail-on bleu_sacer<1": "did you mean 'bleu_sacre'?",
     "compare a b --fail-on bleu_sacre=1": "give METRIC<NUMBER",
-    "compare a b --fail-on bleu_sacre<nan": "'nan' is not a finite number",
     "compare a b --fail-on bleu_sacre<x": "'x' is not a finite number",
-    "compare a b --fail-on epoch_seconds:worse": "not tested for significance",
     "compare a b": "see the runs with: python -m harness list",
     "bench paper": "did you mean '--variant paper'?",
     "bench quick": "did you mean '--suite quick'?",
@@ -65,8 +55,6 @@ BAD = {
     "bench --corpus captions --tokenizer sentencepiece-bpe --set data.vocabulary_size=60 --set recipe.tying=all "
     "--variant paper": "one embedding for both languages needs one vocabulary: give --set data.vocabulary=joint",
     "run": "the variant is missing",
-    "run lerned_positions": "did you mean 'learned_positions'?",
-    "run paper --corpus multi30k": "MULTI30K_DIR",
     "run paper --corpus files": "--corpus files needs --train-source, --validation-source, --test-source",
     "run paper --train-source x": "--corpus files needs --validation-source, --test-source",
     "run paper --corpus captions --train-source x": "--corpus captions: it is only for --corpus files",
@@ -85,12 +73,9 @@ BAD = {
     "data --corpus multi30k": "MULTI30K_DIR",
     "new two-words": "'two-words' is not the name of a Python module",
     "new class": "'class' is not the name of a Python module",
-    "new ../outside": "is not the name of a Python module",
     "new torch": "another module as 'torch'",
-    "translate": "--run",
     "laws --law 15": "15 is not one of 1, 2",
     "laws --backend jax": "--backend jax requires --framework keras",
-    "run paper --corpus captions --framework keras --backend jacks": "'jacks' is not one of tensorflow, jax, torch",
     "bench --corpus captions --variant paper --backend jax": "--backend jax requires --framework keras",
     "bench --corpus captions --framework keras --variant torch_reference": "has no 'torch_reference'",
     "run paper --corpus captions --set backend=jax": "framework='torch'",
@@ -99,45 +84,34 @@ BAD = {
     "score --run nothing": "run 'nothing': there is none",
     "report": "there is no record in it",
     "ablate --base bahdanau_gru": "base 'bahdanau_gru' is of the family 'gru', which has no field 'positions'",
-    "ablate --base torch_reference": "is of the family 'torch_reference'",
     "ablate --base counting_model:build": "is a builder, which has no field",
     "ablate --base papre": "did you mean 'paper'?",
     "ablate --field norms": "'norms' is not one of positions, norm, ",
     "ablate --field norm=rmz": "norm: 'rmz' is not one of layernorm, handmade, rms, none; did you mean 'rms'?",
     "ablate --field norm=": "norm: '' is not one of layernorm",
-    "ablate --field positions=learned,": "positions: '' is not one of learned",
     "ablate --field norm --factorial": "--factorial with --field norm alone: give --field twice or more",
     "ablate --budget source": "there is no argument '--budget'",
-    "ablate --tune-rate 1e-3": "'1e-3': give two or more different learning rates above 0",
     "ablate --tune-rate 1e-3,0.001": "give two or more different learning rates",
     "ablate --tune-rate 1e-3,-1": "learning rates above 0",
-    "ablate --tune-rate 1e-3,nan": "learning rates above 0",
     "ablate --tune-rate 1e-3,inf": "learning rates above 0",
     "ablate --pilot-epochs 2": "--pilot-epochs without --tune-rate: give the learning rates to try",
     "ablate --tune-rate 1e-3,2e-3 --pilot-epochs 4 --corpus captions": "--pilot-epochs 4: give at most 2",
-    "ablate --tune-rate 1e-3,2e-3 --pilot-epochs 0": "'0' is not a whole number of at least 1",
-    "bench --budget tuned": "--budget",
     "bench --budget pilot": "--budget",
     "run paper --budget tuned": "--budget",
-    "run paper --budget pilot": "--budget",
     "bench --seed 4-0": "'4-0': a range ascends, as in 0-4, and has at most",
     "speed --from .": "a folder, expected a file",
     "bench --plan 0.5": "give detect=NUMBER",
     "bench --plan detect=0": "the number is positive",
-    "bench --plan detect=nan": "the number is positive",
     "bench --plan detect=1,bleu_sacer": "did you mean 'bleu_sacre'?",
     "run paper --corpus captions --cuda-graphs on": "paper: cuda_graphs='on' with ",
     "ablate --cuda-graphs on --corpus captions --device cpu --field norm": "learned_positions: cuda_graphs='on' with ",
     "speed --variant torch_reference --corpus captions --device cuda --cuda-graphs on": "cuda_graphs='on' with ",
     "check --rerun-epoch": "--rerun N",
-    "speed --size toi": "did you mean 'toy'?",
     "speed --baseline plane": "did you mean 'plain'?",
     "speed --baseline none --baseline plain": "give one or the other",
     "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
     "speed --timeout soon": "'soon' is not a number of seconds",
-    "speed --set recipe.dropot=0.3 --corpus captions": "did you mean 'recipe.dropout'?",
     "speed --corpus captions --tokenizer whitespace --weights nothing": "run 'nothing': there is none in",
-    "speed --corpus captions --tokenizer whitespace --variant torch_reference --framework keras": "torch_reference",
     "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' is not available",
 }
 
@@ -160,9 +134,8 @@ def test_missing_library_for_scores_is_refused_before_training(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": ""})
-    before = files_in(tmp_path)
     refused([*line.split(), "--corpus", "captions", "--tokenizer", "whitespace"], "sacremoses is not installed: python")
-    assert files_in(tmp_path) == before
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("name", ["./mine.py", "mine.py:build", "folder/mine.py:build"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 from dataclasses import replace
@@ -20,7 +19,7 @@ from harness.analysis.scales import LOGIT
 from harness.cli import bench, chosen_models, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.processes import machine
 from harness.processes.progress import duration
@@ -46,7 +45,8 @@ def test_suites_include_keras_variants() -> None:
 
 
 def test_options_choose_frameworks() -> None:
-    assert planned("--variant", "paper") == [("paper", "torch")]
+    twice = ["--variant", "paper", "--variant", "paper", "--framework", "torch", "--framework", "torch"]
+    assert planned("--variant", "paper") == planned(*twice) == [("paper", "torch")]
     frameworks = ["--framework", "torch", "--framework", "keras"]
     assert planned("--variant", "paper", *frameworks) == [("paper", "torch"), ("paper", "keras")]
     assert planned("--variant", "torch_reference", *frameworks) == [("torch_reference", "torch")]
@@ -80,11 +80,6 @@ def test_choose_leaves_out_models_of_a_suite_whose_backend_cannot_use_the_gpu(
     assert all(reason == f"'{model.backend}' cannot use the GPU here" for model, reason in reasons.items())
     in_keras = [model.name for model in models if model.framework == "keras"]
     assert in_keras == [f"learned_positions/keras-{backend}" for backend in ("torch", "jax") if backend not in left_out]
-
-
-def test_choose_a_model_that_is_named_twice_once() -> None:
-    models, _ = chosen_models.choose(SUITES["quick"], ["paper", "paper"], ["torch", "torch"], None, "cpu")
-    assert [model.name for model in models] == ["paper/torch"]
 
 
 def test_runs_that_the_report_will_not_compare_are_named_before_training() -> None:
@@ -123,6 +118,11 @@ def store_pilot(results: Path, deviation: float, seeds: int = 4) -> None:
                 run_store.save_record(results, replace(run, id=spec.id, spec=spec, scores=scores, speed=speed))
 
 
+def source(*specs: RunSpec, results: Path = Path("no such folder")) -> str:
+    """Return where the noise of a plan of these runs comes from."""
+    return seed_plan._pilot_runs(specs, "bleu_sacre", results).source
+
+
 @pytest.mark.usefixtures("no_published_runs")
 @pytest.mark.parametrize(("jobs", "budget"), [(1, "controlled"), (2, "controlled"), (1, "")])
 def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothing(
@@ -150,18 +150,18 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     before = sorted(path.name for path in tmp_path.iterdir())
     assert main([*line, "--jobs", str(jobs), "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    output = capsys.readouterr().out
-    assert "between two of 2 rows (1 comparison, Holm's correction)" in output
-    assert f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, " in output
-    assert f"  {more} seeds if the noise is as large as the upper end of its 80 % interval." in output
-    assert "a run over seeds relative to the other rows of its seed is " in output
-    assert f" is {deviation:.2f} at {estimate.level:.2f}, " in output
-    if budget:
-        time = duration(600.0 * seeds * 2 / jobs)
-        assert f"runs, about {time} with {jobs} at once, as long as in the pilot." in output
-    assert "2 rows over 4 seeds" in output
-    assert "The variance due to other test sentences is unknown and not included." in output
-    assert "Nothing was run." in output
+    output, time = capsys.readouterr().out, duration(600.0 * seeds * 2 / jobs)
+    for text in (
+        "between two of 2 rows (1 comparison, Holm's correction)",
+        f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, ",
+        f"runs, about {time} with {jobs} at once, as long as in the pilot." * bool(budget),
+        f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.",
+        f"a run over seeds relative to the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, ",
+        "2 rows over 4 seeds",
+        "The variance due to other test sentences is unknown and not included.",
+        "Nothing was run.",
+    ):
+        assert text in output
     assert "These runs are on another corpus" not in output
     pilot, other = seed_plan.PilotRuns(estimate, records, "a pilot"), replace(records[0].spec, data=DataSpec())
     assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [other])
@@ -179,7 +179,7 @@ def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused:
 def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
     """The ablation has more runs, but smaller ones."""
     single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
-    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+    assert source(*single).endswith(f" {folder}")
     other = [replace(spec, threads=7) for spec in single]
     recipes = {run.spec.recipe for run in seed_plan._pilot_runs(other, "bleu_sacre", Path("no such folder")).records}
     assert {spec.recipe for spec in single} & recipes, "also with settings that no published run has"
@@ -195,28 +195,22 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
     captions = run_store.records(tmp_path / "captions")[0].spec
     other = replace(captions, seed=0, threads=7)
     for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
-        assert seed_plan._pilot_runs([spec], "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+        assert source(spec).endswith(f" {folder}")
 
 
-def test_plan_of_a_new_row_uses_the_other_runs_on_its_corpus(tmp_path: Path) -> None:
-    store_pilot(tmp_path, 0.3, seeds=3)
-    new = replace(run_store.records(tmp_path)[0].spec, seed=0, threads=7)
-    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source == f"other runs in {tmp_path}"
-    multi30k = replace(new, data=DataSpec())
-    run = replace(record(), spec=multi30k, id=multi30k.id)
-    run_store.save_record(tmp_path, run)
-    elsewhere = seed_plan._pilot_runs([replace(multi30k, threads=8)], "bleu_sacre", tmp_path)
-    assert elsewhere.source.startswith("the published runs in "), "one run on Multi30k has no noise"
-
-
-def test_plan_beside_a_damaged_run_that_is_not_part_of_it_uses_published_runs(
+def test_plan_of_a_new_row_uses_other_runs_on_its_corpus_unless_they_are_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store_pilot(tmp_path, 0.3, seeds=3)
-    run = run_store.records(tmp_path)[0]
-    (run_store.run_folder(tmp_path, run.id) / run_store.SENTENCES).write_bytes(b"damaged")
-    new = replace(run.spec, seed=0, threads=7)
-    assert seed_plan._pilot_runs([new], "bleu_sacre", tmp_path).source.startswith("the published runs in ")
+    first = run_store.records(tmp_path)[0]
+    new = replace(first.spec, seed=0, threads=7)
+    assert source(new, results=tmp_path) == f"other runs in {tmp_path}"
+    multi30k = replace(new, data=DataSpec())
+    run_store.save_record(tmp_path, replace(record(), spec=multi30k, id=multi30k.id))
+    elsewhere = source(replace(multi30k, threads=8), results=tmp_path)
+    assert elsewhere.startswith("the published runs in "), "one run has no noise"
+    (run_store.run_folder(tmp_path, first.id) / run_store.SENTENCES).write_bytes(b"damaged")
+    assert source(new, results=tmp_path).startswith("the published runs in ")
     assert run_store.SENTENCES in capsys.readouterr().err
 
 
@@ -229,10 +223,10 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
     single = [replace(run.spec, seed=0) for run in run_store.records(tmp_path / "a") if run.spec.seed == 0]
     other = [replace(spec, threads=7) for spec in single]
     for specs in (single, other):
-        assert seed_plan._pilot_runs(specs, "bleu_sacre", Path("no such folder")).source.endswith("/b")
+        assert source(*specs).endswith("/b")
     for path in (tmp_path / "b").glob("paper*"):
         shutil.rmtree(path)
-    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith("/c")
+    assert source(*single).endswith("/c")
 
 
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
@@ -253,21 +247,3 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     assert (estimate.rows, estimate.with_sentences, estimate.noise.degrees) == (1, False, 2)
     assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
     assert estimate.noise.sentence_variance == 0
-
-
-def test_estimate_includes_the_variance_of_sentences_that_all_seeds_share() -> None:
-    generator, tokens = np.random.default_rng(0), np.full(200, 10, np.int32)
-    records, stored = [], {}
-    effects = {"learned_positions": np.zeros(200), "paper": 5 * generator.normal(size=200)}
-    effects["conv_ffn"] = 2 * generator.normal(size=200)
-    for variant, effect in effects.items():
-        for seed in range(3):
-            run, nats = record(variant, seed), 15 + effect + 0.1 * generator.normal(size=200)
-            stored[run.id] = {"nats": nats, "tokens": tokens}
-            scores = {**run.scores, "test_perplexity": math.exp(nats.sum() / tokens.sum())}
-            records.append(replace(run, scores=scores))
-    estimate = estimate_noise(records, "test_perplexity", lambda run: stored[run.id])
-    assert estimate is not None
-    assert estimate.with_sentences
-    of_losses = [((first - second) / 10).var() / 200 for first, second in itertools.combinations(effects.values(), 2)]
-    assert estimate.noise.sentence_variance == pytest.approx(np.mean(of_losses), rel=0.2)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from command_line import Refused
 from counting_model import CountingModel
+from small_runs import OPTIONS
 
 from harness.cli.main import main
 from harness.storage import run_store
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "one_process")
 
-SMALL = "--corpus captions --tokenizer whitespace --epochs 1 --threads 1 --set data.training_pairs=200"
-SMALL += " --set decoding.max_tokens=5"
+SMALL = " ".join(["--epochs 1", *OPTIONS])
 ON_JAX = "--framework keras --backend jax"
 
 
@@ -28,17 +28,6 @@ def _not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_laws_test_an_external_variant_on_the_chosen_backend() -> None:
     main(f"laws --fast --law 9 --variant backend_model:build {ON_JAX}".split())
     assert sys.modules["backend_model"].BACKEND == "jax"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("backend_model:build --framework torch", "does not compute with torch: use --framework keras --backend"),
-        ("counting_model:build --framework keras", "does not compute with tensorflow: use --framework torch"),
-    ],
-)
-def test_laws_refuse_an_external_variant_in_another_framework(line: str, message: str, refused: Refused) -> None:
-    refused(f"laws --fast --law 9 --variant {line}".split(), message)
 
 
 def test_laws_without_a_framework_accept_any_external_variant() -> None:
@@ -59,15 +48,18 @@ def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) 
     assert sys.modules["backend_model"].BACKEND == "jax"
 
 
+@pytest.mark.parametrize("command", [f"run {SMALL}", "laws --fast --law 9 --variant"])
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("variant", "message"),
     [
-        ("backend_model:build", "does not compute with torch: use --framework keras --backend tensorflow"),
+        ("backend_model:build --framework torch", "does not compute with torch: use --framework keras --backend"),
         ("counting_model:build --framework keras", "does not compute with tensorflow: use --framework torch"),
     ],
 )
-def test_external_variant_in_another_framework_is_refused(line: str, message: str, refused: Refused) -> None:
-    refused(f"run {line} {SMALL}".split(), message)
+def test_external_variant_in_another_framework_is_refused(
+    command: str, variant: str, message: str, refused: Refused
+) -> None:
+    refused(f"{command} {variant}".split(), message)
     assert not list(Path("results").rglob("record.json"))
 
 

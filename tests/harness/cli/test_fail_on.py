@@ -32,6 +32,7 @@ def test_worse_with_the_same_difference_in_all_seeds_fails(tmp_path: Path) -> No
         save_record(tmp_path, SECOND, seed, scores={"bleu_sacre": 20.0})
     (line,) = fail_on.holds(fail_on.read("bleu_sacre:worse"), compared(tmp_path))
     assert "unknown for B (conv_ffn): All seeds have exactly the same difference" in line
+    assert line.endswith(" Use bleu_sacre<NUMBER or >NUMBER")
 
 
 @pytest.mark.parametrize("metric", ["brevity_penalty", "unknown_tokens", "epoch_seconds"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Refused
+from small_runs import OPTIONS
 
 from harness.cli.main import main
 from harness.experiments.suites import SUITES
@@ -17,8 +18,7 @@ from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
-SMALL = "--corpus captions --tokenizer whitespace --epochs 1 --threads 1 --set data.training_pairs=200"
-SMALL += " --set decoding.max_tokens=5"
+SMALL = " ".join(["--epochs 1", *OPTIONS])
 REPORT_FOLDERS = (*SUITES, ablation_report.FOLDER, speed_report.FOLDER)
 TINY = "--set recipe.width=8 --set recipe.layers=1 --set recipe.heads=2 --set recipe.ffn_width=8 --updates 2"
 

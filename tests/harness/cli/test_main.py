@@ -14,6 +14,7 @@ from record_factory import record
 
 from harness.storage import run_store
 
+HARNESS = [sys.executable, "-m", "harness"]
 HELP = """
 from harness.cli.main import main
 for command in sys.argv[1:]:
@@ -82,20 +83,14 @@ def test_main_with_closed_streams_writes_no_message_into_a_file(tmp_path: Path) 
 
 
 def test_main_escapes_characters_that_the_terminal_lacks() -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "harness", "ablate", "--help"],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
-        cwd=ROOT,
-        check=False,
-    )
+    command, environment = [*HARNESS, "ablate", "--help"], {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    process = subprocess.run(command, capture_output=True, env=environment, cwd=ROOT, check=False)
     assert (process.returncode, process.stderr) == (0, b"")
     assert rb"positions \xd7 norm" in b" ".join(process.stdout.split())
 
 
 def test_main_with_an_unread_output_exits_like_sigpipe() -> None:
-    command = [sys.executable, "-m", "harness", "list"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+    with subprocess.Popen([*HARNESS, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None

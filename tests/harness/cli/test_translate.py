@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from command_line import Refused
@@ -36,10 +36,9 @@ def type_in(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_translate_accepts_sentences_a_file_and_standard_input(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of_run: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, record = trained
-    command = ["translate", "--results", str(results), "--run", record.id[:20]]
+    command = ["translate", *of_run]
     assert main([*command, "Ein Hund", "Ein Hund läuft ."]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert len(lines) == 3
@@ -62,83 +61,69 @@ def test_translate_with_a_variant_uses_its_latest_run(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, record = trained
-    assert main(["translate", "--results", str(results), "--run", "learned_positions", "Ein Hund"]) == 0
+    line = ["translate", "--run", "learned_positions", "Ein Hund", "--results"]
+    assert main([*line, str(results)]) == 0
     printed = capsys.readouterr()
-    shutil.copytree(results / record.id, tmp_path / "runs" / record.id)
-    spec = replace(record.spec, seed=1)
-    run_store.save_record(tmp_path / "runs", replace(record, id=spec.id, spec=spec, started="2000-01-01T00:00:00"))
-    ablated = replace(spec, recipe=replace(TINY, norm="rms"))
-    run_store.save_record(
-        tmp_path / "runs", replace(record, id=ablated.id, spec=ablated, started="2100-01-01T00:00:00")
-    )
-    assert main(["translate", "--results", str(tmp_path / "runs"), "--run", "learned_positions", "Ein Hund"]) == 0
+    runs = tmp_path / "runs"
+    shutil.copytree(results / record.id, runs / record.id)
+    earlier = replace(record.spec, seed=1)
+    ablated = replace(earlier, recipe=replace(TINY, norm="rms"))
+    for other, started in ((earlier, "2000-01-01T00:00:00"), (ablated, "2100-01-01T00:00:00")):
+        run_store.save_record(runs, replace(record, id=other.id, spec=other, started=started))
+    assert main([*line, str(runs)]) == 0
     with_two = capsys.readouterr()
     assert with_two.out == printed.out
     assert not printed.err
     assert f"using {record.id}, the latest of 2 runs of learned_positions" in with_two.err
 
 
-def test_translate_reads_an_argument_as_a_line_of_a_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[list[str]] = []
-    original = dataset.encode
-
-    def encode(prepared: dataset.Dataset, sentences: Sequence[str]) -> dataset.Encoded:
-        read.append(list(sentences))
-        return original(prepared, sentences)
-
+def test_translate_reads_an_argument_as_a_line_of_a_file(of_run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Mock(side_effect=dataset.encode)
     monkeypatch.setattr(dataset, "encode", encode)
     Path("text").write_text(" Ein  Hund \n", encoding="utf-8")
-    results, record = trained
     for words in ([" Ein  Hund "], ["Ein \nHund"], ["--file", "text"]):
-        assert main(["translate", "--results", str(results), "--run", record.id, *words]) == 0
-    assert read == [["Ein  Hund"]] * 3
-
-
-def test_translate_draws_attention(trained: Trained) -> None:
-    results, record = trained
-    options = ["--beam", "3", "--attention", "heads.png"]
-    assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", *options]) == 0
-    assert Path("heads.png").read_bytes().startswith(b"\x89PNG")
+        assert main(["translate", *of_run, *words]) == 0
+    assert [list(call.args[1]) for call in encode.call_args_list] == [["Ein  Hund"]] * 3
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_translate_draws_a_row_for_the_end_only_if_the_translation_has_one(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, finished: bool
+    of_run: list[str], monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
-    rows: list[Sequence[str]] = []
     decoded = search.Decoded((search.Translation((4, 5), 0.0, finished),), 0, 1 - finished)
     monkeypatch.setattr(search, "translate", lambda *_: decoded)
-    write = concept_plots.attention_heat_map
-    monkeypatch.setattr(concept_plots, "attention_heat_map", lambda *drawn: (rows.append(drawn[2]), write(*drawn)))
-    results, record = trained
-    assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", "--attention", "a.png"]) == 0
-    assert len(rows[0]) == 2 + finished
-    assert ("<eos>" in rows[0]) is finished
+    draw = Mock(side_effect=concept_plots.attention_heat_map)
+    monkeypatch.setattr(concept_plots, "attention_heat_map", draw)
+    assert main(["translate", *of_run, "Ein Hund", "--beam", "3", "--attention", "a.png"]) == 0
+    rows = draw.call_args.args[2]
+    assert (len(rows), "<eos>" in rows) == (2 + finished, finished)
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("unknown", [None, "never", "allowed"])
 def test_translate_passes_on_whether_unknown_words_are_allowed(
-    trained: Trained, unknown: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained,
+    of_run: list[str],
+    unknown: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    specs: list[DecodingSpec] = []
-
-    def translate(model: Any, sources: Any, spec: DecodingSpec) -> search.Decoded:
-        specs.append(spec)
-        return search.Decoded((search.Translation((UNK, 4), 0.0, True),), 0, 0)
-
-    monkeypatch.setattr(search, "translate", translate)
-    results, record = trained
+    translate = Mock(return_value=search.Decoded((search.Translation((UNK, 4), 0.0, True),), 0, 0))
+    for module in (search, evaluate):
+        monkeypatch.setattr(module, "translate", translate)
     options = [] if unknown is None else ["--unknown", unknown]
-    assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", *options]) == 0
-    assert [spec.unknown for spec in specs] == [unknown or record.spec.decoding.unknown]
+    assert main(["translate", *of_run, "Ein Hund", *options]) == 0
+    results, record = trained
+    assert harness.translate(api.TrainedRun(record, results), ["Ein Hund"], unknown=unknown)[0].startswith("⁇ ")
+    passed_on = {call.args[2].unknown for call in translate.call_args_list}
+    assert passed_on == {unknown or record.spec.decoding.unknown}
     assert capsys.readouterr().out.startswith("⁇ ")
 
 
 def test_translate_prints_every_hundredth_stored_translation(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    of_run: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, record = trained
-    assert main(["translate", "--results", str(results), "--run", record.id, "--every-hundredth"]) == 0
+    assert main(["translate", *of_run, "--every-hundredth"]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert [line for line in lines if line.isdigit()] == ["0", "100", "200", "300", "400"]
     for word in ("source", "translation", "reference"):
@@ -162,21 +147,20 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
-def test_translate_refuses_bad_input(trained: Trained, words: list[str], message: str, refused: Refused) -> None:
+def test_translate_refuses_bad_input(of_run: list[str], words: list[str], message: str, refused: Refused) -> None:
     Path("latin").write_bytes(b"l\xe4uft")
     Path("empty").write_bytes(b"\n")
-    results, record = trained
-    refused(["translate", "--results", str(results), "--run", record.id, *words], message)
+    refused(["translate", *of_run, *words], message)
     assert not Path("x.png").exists()
 
 
-def test_translate_refuses_changed_weights(trained: Trained, tmp_path: Path, refused: Refused) -> None:
-    results, record = trained
-    run_store.save_record(tmp_path, record)
-    content = bytearray((results / record.id / "weights.safetensors").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / record.id / "weights.safetensors").write_bytes(content)
-    refused(["translate", "--results", str(tmp_path), "--run", record.id, "Ein Hund"], "damaged")
+def test_translate_refuses_changed_weights(trained: Trained, copied: Path, refused: Refused) -> None:
+    record = trained[1]
+    run_store.save_record(copied, record)
+    path = copied / record.id / run_store.WEIGHTS
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused(["translate", "--results", str(copied), "--run", record.id, "Ein Hund"], "damaged")
 
 
 # Several runs, and the test set ---------------------------------------------------------------------------------------
@@ -203,20 +187,16 @@ def test_python_translate_warns_of_cut_sentences_and_knows_a_run_that_was_traine
 
 
 def test_translate_names_unknown_words_and_sentences_with_nan(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained, of_run: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, record = trained
-    command = ["translate", "--results", str(results), "--run", record.id]
+    command = ["translate", *of_run]
     assert main([*command, "Ein Hund läuft", "Die Wiese läuft"]) == 0
     assert capsys.readouterr().err == "bakeoff: unknown source words: läuft, wiese\n"
     with pytest.warns(UserWarning, match="^unknown source words: läuft, wiese$"):
         harness.translate(harness.TrainedRun(record, results), ["Ein Hund läuft", "Die Wiese läuft"])
-
-    def fail(*_: Any, **__: Any) -> search.Decoded:
-        raise search.NotANumber(1)
-
-    monkeypatch.setattr(search, "translate", fail)
-    monkeypatch.setattr(evaluate, "translate", fail)
+    for module in (search, evaluate):
+        monkeypatch.setattr(module, "translate", Mock(side_effect=search.NotANumber(1)))
     with pytest.raises(ValueError, match="^sentence 'Eine Frau': the model gives NaN for it; translate the others"):
         harness.translate(harness.TrainedRun(record, results), ["Ein Hund", "", "Eine Frau"])
     Path("text").write_text("Ein Hund\n\nEine Frau\n", encoding="utf-8")
@@ -250,10 +230,10 @@ def test_translate_with_several_runs_is_an_ensemble(
 
 
 def test_translate_test_set_of_one_run_prints_the_scores_of_its_record(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: Trained, of_run: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, record = trained
-    assert main(["translate", "--results", str(results), "--run", record.id, "--test"]) == 0
+    record = trained[1]
+    assert main(["translate", *of_run, "--test"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {name: float(value) for name, value, *_ in lines} == {
         name: pytest.approx(value, abs=1e-4) for name, value in record.scores.items()
@@ -289,5 +269,5 @@ def test_translate_refuses_runs_and_options_that_do_not_fit(
         (["--beam", "1", "--test", "--file", "x"], "--test translates the test set; it takes no sentence"),
     ):
         refused([*both, *words], message)
-    with pytest.raises(ValueError, match="there is no run"):
-        harness.translate([], ["a"])
+    with pytest.raises(ValueError, match=r"give --beam \(in Python: beam=\.\.\.\)"):
+        harness.translate([api.TrainedRun(run, results) for run in (first, second)], ["a"])

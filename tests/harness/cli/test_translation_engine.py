@@ -49,30 +49,22 @@ def test_translate_test_set_counts_equal_translations_of_the_same_search(
 
 
 def test_score_translates_again_and_differences_are_no_failure(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, record = trained
     assert main(["score", "--results", str(results), *LIBRARY]) == 0
     out = capsys.readouterr().out
     assert "500 of 500 translations equal those that the run stored" in out
     assert "every score agrees" in out
-    (tmp_path / record.id).mkdir()
-    for name in (run_store.HYPOTHESES, run_store.WEIGHTS):
-        (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
-    stored_ones = run_store.load_hypotheses(tmp_path, record.id)
-    changed = [replace(stored_ones[0], tokens=("other",)), *stored_ones[1:]]
-    digest = run_store.save_hypotheses(tmp_path, record.id, changed)
-    run_store.save_record(
-        tmp_path,
-        replace(
-            record, fingerprints={**record.fingerprints, "hypotheses": digest}, scores={**record.scores, "chrf": 99.0}
-        ),
-    )
-    assert main(["score", "--results", str(tmp_path), "--json", *LIBRARY]) == 0
+    first, *others = run_store.load_hypotheses(copied, record.id)
+    digest = run_store.save_hypotheses(copied, record.id, [replace(first, tokens=("other",)), *others])
+    fingerprints = {**record.fingerprints, "hypotheses": digest}
+    run_store.save_record(copied, replace(record, fingerprints=fingerprints, scores={**record.scores, "chrf": 99.0}))
+    assert main(["score", "--results", str(copied), "--json", *LIBRARY]) == 0
     (run,) = json.loads(capsys.readouterr().out)
     assert (run["agrees"], run["translated"], run["equal_translations"]) == (False, 500, 499)
     assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
-    assert main(["score", "--results", str(tmp_path), "--json"]) == 1
+    assert main(["score", "--results", str(copied), "--json"]) == 1
     (run,) = json.loads(capsys.readouterr().out)
     assert (run["translated"], run["equal_translations"]) == (None, None)
 
@@ -111,15 +103,11 @@ def test_options_that_do_not_fit_are_refused(trained: Trained, refused: Refused)
 
 
 @pytest.mark.parametrize("command", ["translate", "score"])
-def test_what_the_library_lacks_is_refused(
+def test_builders_and_a_missing_library_are_refused(
     command: str, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = stored(tmp_path, replace(LEARNED, positions="alibi"))
-    line = [command, "--results", str(tmp_path), "--run", record.id, *LIBRARY]
-    refused([*line, *["a"] * (command == "translate")], "CTranslate2 with positions='alibi': it implements only")
     external = stored(tmp_path, None)
-    line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY]
-    refused([*line, *["a"] * (command == "translate")], "only recipes can be converted for ctranslate2")
+    line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY, *["a"] * (command == "translate")]
+    refused(line, "only recipes can be converted for ctranslate2")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = "'ctranslate2' is not installed: python -m pip install '.[baselines]'"
-    refused([*line, *["a"] * (command == "translate")], message)
+    refused(line, "'ctranslate2' is not installed: python -m pip install '.[baselines]'")

@@ -19,7 +19,6 @@ from harness.speed.scheduler import TaskSamples, TimedTask
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TimedModel
 from impls import flops
-from impls.contract import Recipe
 
 pytestmark = pytest.mark.usefixtures("cache")
 OURS, WIDE, PLAIN = "learned_positions/torch", "paper/torch", "plain"
@@ -115,26 +114,19 @@ def test_operations_and_targets_are_those_of_each_recipe_and_its_batches(
     measurement: Measurement, dataset: Dataset
 ) -> None:
     trained, evaluated, words = counted(dataset)
-    _, *subjects = document_of(measurement)
+    document, *subjects = document_of(measurement)
     for planned_job, subject in zip(jobs(), subjects, strict=True):
-        recipe: Recipe | None = planned_job.spec.recipe
-        assert recipe is not None
-        assert subject.training is not None
-        assert subject.evaluation is not None
-        assert subject.training.target == trained.target
-        assert subject.training.operations == flops.training_operations(recipe, words, trained)
-        assert subject.evaluation.target == evaluated.target
-        assert subject.evaluation.operations == flops.forward_operations(recipe, words, evaluated)
-
-
-def test_rates_are_of_the_products_of_each_recipe(measurement: Measurement, dataset: Dataset) -> None:
-    trained, _, words = counted(dataset)
-    first, second = assemble(measurement).rates
-    assert [rate.variants for rate in (first, second)] == [("learned_positions",), ("paper",)]
-    assert (first.seconds.values, second.seconds.values) == ((0.25, 0.75), (0.75, 1.25))
-    for rate, planned_job in zip((first, second), jobs(), strict=False):
+        recipe: Any = planned_job.spec.recipe
+        training, evaluation = subject.training, subject.evaluation
+        assert training is not None
+        assert evaluation is not None
+        assert (training.target, evaluation.target) == (trained.target, evaluated.target)
+        assert training.operations == flops.training_operations(recipe, words, trained)
+        assert evaluation.operations == flops.forward_operations(recipe, words, evaluated)
+    assert [rate.variants for rate in document.rates] == [("learned_positions",), ("paper",)]
+    assert [rate.seconds.values for rate in document.rates] == [(0.25, 0.75), (0.75, 1.25)]
+    for rate, planned_job in zip(document.rates, jobs(), strict=False):
         recipe = planned_job.spec.recipe
-        assert recipe is not None
         assert rate.operations == 3 * flops.kernel_operations(recipe, words, trained)
 
 

@@ -45,24 +45,14 @@ def test_measure_axis_names_the_sizes_that_were_not_measured(tmp_path: Path, mon
     assert alone.reason == "1 size can be measured on this machine; a fit needs two"
 
 
-def test_axes_vary_one_setting_each() -> None:
-    lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "weights.safetensors")}
-    assert set(lines) == set(typing.get_args(speed_document.Axis))
-    for axis, line in lines.items():
-        assert axis not in line.fixed
-        assert len({job.name for _, job in line.jobs}) == len(line.jobs)
-    assert [job.spec.training.batch_size for _, job in lines["batch_size"].jobs] == [4, 16]
-    assert [job.synthetic_length for _, job in lines["length"].jobs] == [4, 12]
-    assert [job.spec.recipe.width for _, job in lines["width"].jobs] == [16, 64]  # type: ignore[union-attr]
-    assert [job.spec.decoding.batch_size for _, job in lines["decoding_batch_size"].jobs] == [1, 4]
-    assert scaling.axes(job("base"), "toy", "")[-1].reason
-
-
 def test_axes_keep_all_settings_but_their_own() -> None:
     usual = {"batch_size": 64, "length": 16, "threads": 1, "width": 8}
-    lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "")}
-    for axis in ("batch_size", "length", "threads", "width"):
-        line = lines[axis]  # type: ignore[index]
+    lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "weights.safetensors")}
+    assert set(lines) == set(typing.get_args(speed_document.Axis))
+    assert [job.spec.decoding.batch_size for _, job in lines.pop("decoding_batch_size").jobs] == [1, 4]
+    assert scaling.axes(job("base"), "toy", "")[-1].reason, "there are no weights to translate with"
+    for axis, line in lines.items():
+        assert len({job.name for _, job in line.jobs}) == len(line.jobs) > 0
         assert line.fixed == {name: value for name, value in usual.items() if name != axis}
         for size, planned in line.jobs:
             spec = planned.spec

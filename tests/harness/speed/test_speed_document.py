@@ -49,33 +49,22 @@ def test_times_follow_from_samples() -> None:
     assert data.padding_share == pytest.approx(0.3)
 
 
-def test_comparisons_pair_variants_and_baselines_by_round() -> None:
-    ratios = ratios_of(*SUBJECTS)
+def test_comparisons_pair_variants_and_their_baselines_by_round_and_work() -> None:
+    """One sentence at a time is not compared with batches: that would measure the batching."""
+    ours, plain = SUBJECTS
+    ratios = ratios_of(ours, plain)
     assert ratios["ours", "plain", "training"] == (4.0, 2.0, 2.0)
     assert list(ratios) == [("ours", "plain", work) for work in ("training", "greedy", "single_greedy")]
-
-
-def test_comparisons_are_per_update_and_per_sentence() -> None:
-    ours, plain = SUBJECTS
+    single = replace(plain, training=None, decoding=plain.decoding[1:])
+    assert list(ratios_of(ours, single)) == [("ours", "plain", "single_greedy")]
+    other, keras = replace(ours, name="other", variant="paper"), replace(ours, name="keras", framework="keras")
+    assert {subject for subject, _, _ in ratios_of(ours, plain, other, keras)} == {"ours", "keras"}
     assert plain.training is not None
     training = replace(plain.training, updates=2 * plain.training.updates)
     decoding = tuple(replace(times, sentences=4 * times.sentences) for times in plain.decoding)
     ratios = ratios_of(ours, replace(plain, training=training, decoding=decoding))
-    assert ratios["ours", "plain", "training"] == (2.0, 1.0, 1.0)
-    assert ratios["ours", "plain", "greedy"] == (1.0, 0.5, 0.5)
-
-
-def test_comparisons_are_of_the_same_work() -> None:
-    """One sentence at a time is not compared with batches: that would measure the batching."""
-    ours, plain = SUBJECTS
-    single = replace(plain, training=None, decoding=plain.decoding[1:])
-    assert list(ratios_of(ours, single)) == [("ours", "plain", "single_greedy")]
-
-
-def test_comparisons_are_with_baselines_of_the_same_variant() -> None:
-    other = replace(SUBJECTS[0], name="other", variant="paper")
-    keras = replace(SUBJECTS[0], name="keras", framework="keras")
-    assert {subject for subject, _, _ in ratios_of(*SUBJECTS, other, keras)} == {"ours", "keras"}
+    assert ratios["ours", "plain", "training"] == (2.0, 1.0, 1.0), "per update"
+    assert ratios["ours", "plain", "greedy"] == (1.0, 0.5, 0.5), "per sentence"
 
 
 def test_mfu_is_operations_over_the_peak_of_the_same_round() -> None:
@@ -94,15 +83,6 @@ def test_exponent_is_that_of_the_medians() -> None:
     points = tuple(Point(size=size, seconds=Samples.of(values), tokens=1) for size, values in rounds.items())
     line = Scaling(axis="length", subject=OURS, fixed={}, points=points)
     assert (line.exponent, line.standard_error) == (pytest.approx(1.0), None)
-
-
-def test_document_holds_no_value_that_follows_from_its_samples(tmp_path: Path) -> None:
-    value = json.loads(speed_document.save(tmp_path, speed_factory.document()).read_text(encoding="utf-8"))
-    assert "comparisons" not in value
-    training = value["subjects"][0]["training"]
-    assert list(training["seconds"]) == ["values"]
-    assert not {"update_seconds", "target_per_second", "operations_per_second"} & set(training)
-    assert not {"exponent", "standard_error"} & set(value["scaling"][0])
 
 
 def test_document_saved_is_loaded_unchanged(tmp_path: Path) -> None:

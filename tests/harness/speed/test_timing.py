@@ -1,4 +1,4 @@
-"""Samples, ratios, the order of rounds, and the fit of exponents."""
+"""Samples, ratios, and the fit of exponents."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ def test_ratio_is_of_rounds_and_not_of_medians() -> None:
     assert timing.ratio([1.0], []) is None
 
 
-def test_rotations_start_each_round_with_the_next_item() -> None:
-    assert ["".join(items) for items in timing.rotations("abc", 4)] == ["abc", "bca", "cab", "abc"]
-    assert list(timing.rotations("", 2)) == [[], []]
-
-
 class Cycle:
     """An object that only the collector of cyclic garbage frees."""
 
@@ -80,26 +75,16 @@ def test_seconds_of_work_that_leaves_cycles_keeps_few_of_them(fails: bool) -> No
 
 def test_seconds_synchronizes_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    times = iter([5.0, 7.5])
-
-    def clock() -> float:
-        events.append("clock")
-        return next(times)
-
-    monkeypatch.setattr(timing.time, "perf_counter", clock)
-    seconds = timing.seconds(lambda: events.append("work"), lambda: events.append("wait"))
-    assert seconds == 2.5
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: (events.append("clock"), 2.5 * len(events))[1])
+    assert timing.seconds(lambda: events.append("work"), lambda: events.append("wait")) == 2.5 * 3
     assert events == ["wait", "clock", "work", "wait", "clock"]
 
 
-def test_growth_is_the_fit_of_scipy() -> None:
+def test_growth_is_the_fit_of_scipy_and_has_no_standard_error_for_two_sizes() -> None:
     random = np.random.default_rng(3)
     sizes = 2.0 ** np.arange(6)
     costs = sizes**1.3 * np.exp(0.1 * random.standard_normal(6))
     oracle = stats.linregress(np.log(sizes), np.log(costs))
     assert timing.growth(sizes.tolist(), costs.tolist()) == pytest.approx((oracle.slope, oracle.stderr), rel=1e-9)
-
-
-def test_growth_of_two_sizes_has_no_standard_error() -> None:
     assert timing.growth([2, 8], [1, 16]) == (pytest.approx(2.0), None)
     assert timing.growth([2.0, 2.0], [1.0, 3.0]) == timing.growth([], []) == (None, None)
