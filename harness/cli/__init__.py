@@ -4,5 +4,7 @@ Input: arguments and environment variables.
 Output: text on stdout, one-line errors on stderr, an exit code; files only below the results and reports folders.
 
 `main.main` turns exceptions into one line and an exit code. `options` turns the options that several commands share
-into `RunSpec`s; `sweep` executes them for `bench` and `ablate`. Heavy imports happen inside the commands.
+into `RunSpec`s; `sweep` executes them for `bench` and `ablate`.
+
+Called by `python -m harness` and the console script `bakeoff`. Heavy imports happen inside the commands.
 """
