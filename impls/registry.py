@@ -100,33 +100,27 @@ def missing(framework: str, backend: str | None = None) -> str:
     return ""
 
 
-def builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
-    """Import and return the builder of `family` in `framework`.
+def builder(
+    family: str, framework: str, backend: str | None = None, *, cuda_graphs: bool = False
+) -> Callable[..., Any]:
+    """Import and return the builder of `family` in `framework`, with or without CUDA graphs.
 
     Raises:
-        ValueError: As in `find_builder`; or this process already runs Keras on another backend, which is fixed at the
-            first import of Keras.
+        ValueError: As in `find_builder`; CUDA graphs are not implemented for this pair; or this process already runs
+            Keras on another backend, which is fixed at the first import of Keras.
     """
     path = find_builder(family, framework, backend)
+    if cuda_graphs:
+        if (family, framework) not in GRAPH_BUILDERS:
+            pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
+            raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
+        path = GRAPH_BUILDERS[family, framework]
     if framework == "keras" and backend is not None:
         keras = sys.modules.get("keras")
         if keras is not None and keras.config.backend() != backend:
             raise ValueError(f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
     return load(path)
-
-
-def graph_builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
-    """Import and return the builder of `family` in `framework` with CUDA graphs.
-
-    Raises:
-        ValueError: As in `find_builder`, or CUDA graphs are not implemented for this pair.
-    """
-    find_builder(family, framework, backend)
-    if (family, framework) not in GRAPH_BUILDERS:
-        pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
-        raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
-    return load(GRAPH_BUILDERS[family, framework])
 
 
 def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:

@@ -331,4 +331,4 @@ def test_cuda_graphs_unsupported_model_is_not_built(variant: str, reason: str) -
     with pytest.raises(ValueError, match=f"cuda_graphs=True .*{reason}"):
         impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
     with pytest.raises(ValueError, match="backend 'jax' needs framework 'keras', not 'torch'"):
-        registry.graph_builder("transformer", "torch", "jax")
+        registry.builder("transformer", "torch", "jax", cuda_graphs=True)
