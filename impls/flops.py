@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from impls import weights
-from impls.contract import PAD, Batch, GruRecipe, Recipe, TransformerRecipe
+from impls.contract import PAD, Batch, GruRecipe, Recipe
 
 Lengths = npt.NDArray[np.int64]
 Rows = Literal["source", "target", "sentence"]
@@ -35,7 +35,8 @@ class Product:
 
     def operations(self, tokens: Tokens) -> int:
         """Return the operations of all `count` products in one forward pass."""
-        return 2 * tokens.rows(self.rows) * self.inputs * self.outputs * self.count
+        rows: int = getattr(tokens, self.rows)
+        return 2 * rows * self.inputs * self.outputs * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +55,6 @@ class Tokens:
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(**{name: value + getattr(other, name) for name, value in vars(self).items()})
-
-    def rows(self, rows: Rows) -> int:
-        """Return the number of rows of a product."""
-        return {"source": self.source, "target": self.target, "sentence": self.sentence}[rows]
 
 
 def of_lengths(source: Lengths, target: Lengths) -> Tokens:
@@ -132,7 +129,7 @@ def attention_operations(recipe: Recipe, counted: Tokens) -> int:
     """
     if isinstance(recipe, GruRecipe):
         return 6 * recipe.width * counted.cross_pairs
-    inner = recipe.heads * recipe.key_width if isinstance(recipe, TransformerRecipe) else recipe.width
+    inner = recipe.heads * recipe.as_transformer().key_width
     pairs = counted.source_pairs + counted.causal_pairs + counted.cross_pairs
     return 4 * inner * recipe.layers * pairs
 

@@ -38,7 +38,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(recipe.max_length, recipe.width)
         self.positions.weight.requires_grad_(recipe.positions == "learned")
         self.dropout = nn.Dropout(recipe.dropout)
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embedded tokens. Raises: ValueError for more positions than the recipe has."""

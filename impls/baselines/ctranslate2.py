@@ -22,9 +22,10 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
-from impls.baselines.baseline_weights import admit, as_transformer, check_request, position_vectors, unavailable
+from impls.baselines.baseline_weights import admit, as_transformer, check_request, unavailable
 from impls.baselines.protocol import LENGTH_PENALTY, Candidate, Search
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.weights import position_vectors
 
 ACTIVATIONS = {
     "relu": Activation.RELU,
@@ -204,7 +205,7 @@ def _fill_side(
 ) -> None:
     """Fill an encoder's or decoder's specification; `names` are those of its layers, positions and embedding."""
     layers, positions, words = names
-    side.scale_embeddings = recipe.width**0.5 if recipe.embedding_scale == "sqrt_width" else 1.0
+    side.scale_embeddings = recipe.embedding_factor
     _set(embeddings, weight=weights[f"{words}.embedding"])
     _set(side.position_encodings, encodings=position_vectors(recipe, weights, positions))
     for index, layer in enumerate(side.layer):

@@ -17,7 +17,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, position_vectors, renamed
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, renamed
 from impls.baselines.protocol import LENGTH_PENALTY, Search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
@@ -150,8 +150,7 @@ def _module(library: str, recipe: TransformerRecipe, weights: Arrays) -> MarianM
     sizes = len(weights[f"{source}.embedding"]), len(weights["target.embedding"])
     with torch.random.fork_rng(devices=[]):
         module = MarianMTModel(_configuration(recipe, *sizes))
-    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
-    arrays = renamed(weights | tables, NAMES)
+    arrays = renamed(recipe, weights, NAMES)
     arrays["final_logits_bias"] = arrays["final_logits_bias"][None]
     shared = {"none": (), "output": TIED[:1], "all": TIED}[recipe.tying]
     put(module, arrays | dict.fromkeys(shared, weights["target.embedding"]))

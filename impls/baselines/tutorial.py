@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, position_vectors, renamed
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, renamed
 from impls.baselines.naive_search import search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import Arrays, Ids, Recipe, Training
@@ -77,6 +77,5 @@ def build(
     recipe = admit("baseline 'plain'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
-    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
-    put(module, renamed(weights | tables, NAMES))
+    put(module, renamed(recipe, weights, NAMES))
     return Plain(recipe, module, training, device)

@@ -8,7 +8,6 @@ positions, T target positions, V vocabulary size, D width, H heads, K head width
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from impls.contract import PAD, TransformerRecipe
@@ -77,7 +76,7 @@ class Embedder(layers.Layer):
     def __init__(self, recipe: TransformerRecipe, side: str, embedding: Any) -> None:
         super().__init__(name=f"{side}-embedder")
         self.embedding = embedding
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
         self.learned = None
         if recipe.positions == "learned":
             self.learned = layers.Embedding(recipe.max_length, recipe.width, name=f"{side}-positions")

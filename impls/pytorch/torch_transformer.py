@@ -7,7 +7,6 @@ width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,7 +58,7 @@ class Embedder(nn.Module):
             self.positions = LearnedPositions(recipe.max_length, recipe.width)
         elif recipe.positions == "sinusoidal":
             self.positions = Sinusoids(recipe.max_length, recipe.width)
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
         self.dropout = dropout
 
     def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
