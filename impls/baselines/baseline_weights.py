@@ -27,12 +27,13 @@ TUTORIAL: dict[str, tuple[str, ...]] = {
 def admit(
     library: str,
     recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
+    sizes: tuple[int, ...],
     weights: Arrays,
     allowed: Mapping[str, tuple[str, ...]],
 ) -> TransformerRecipe:
     """Return the recipe as a Transformer's, where its fields have the `allowed` values and the weights fit it.
+
+    `sizes` are those of the source and the target vocabulary.
 
     Raises:
         ValueError: The library does not implement a field's value, or the weights do not fit the recipe. The message
@@ -45,7 +46,7 @@ def admit(
         if getattr(recipe, field) not in values:
             words = ", ".join(map(repr, values))
             raise ValueError(f"{library} with {field}={getattr(recipe, field)!r}: it implements only {words}")
-    check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
+    check(weights, shapes(recipe, *sizes))
     return recipe
 
 

@@ -107,17 +107,9 @@ def _generation(search: Search) -> GenerationConfig:
     )
 
 
-def build(
-    recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
-    training: Training,
-    weights: Arrays,
-    device: str = "cpu",
-) -> Marian:
+def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> Marian:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'marian'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit("baseline 'marian'", recipe, sizes, weights, TUTORIAL)
     return Marian(recipe, _module("baseline 'marian'", recipe, weights), training, device)
 
 
@@ -130,7 +122,7 @@ def export(
     part of the weights, and loaded with them.
     """
     sizes = len(vocabularies[0]), len(vocabularies[1])
-    recipe = admit("Marian", recipe, *sizes, weights, EXPRESSIBLE)
+    recipe = admit("Marian", recipe, sizes, weights, EXPRESSIBLE)
     module = _module("Marian", recipe, weights)
     transformers.utils.logging.disable_progress_bar()
     module._keys_to_ignore_on_save = None
