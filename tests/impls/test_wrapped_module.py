@@ -312,7 +312,7 @@ def test_resume_keeps_the_steps_of_weights_that_some_updates_do_not_use() -> Non
 
 
 def test_reorder_unknown_state_is_refused() -> None:
-    from impls.pytorch.wrapped_module import select_rows
+    from impls.pytorch.wrapped_module import mapped
 
     with pytest.raises(ValueError, match="returned a str"):
-        select_rows(("state",), torch.zeros(1, dtype=torch.int64))
+        mapped(("state",), torch.clone)
