@@ -53,7 +53,6 @@ class HandmadeLayerNorm(layers.Layer):
         self.shift = self.add_weight(shape=(width,), name="beta", initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
-        """Return the normalised x."""
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
         return self.scale * centred / ops.sqrt(variance + self.epsilon) + self.shift
@@ -85,7 +84,6 @@ class Embedder(layers.Layer):
         self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def call(self, words: Tensor, positions: Tensor, training: bool = False) -> Tensor:
-        """Embed tokens at `positions`."""
         x = self.embedding(words) * self.scale
         if self.learned is not None:
             x = x + self.learned(positions)
@@ -170,7 +168,6 @@ class FeedForward(layers.Layer):
         self.dropout = layers.Dropout(recipe.activation_rate, seed=0)
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
-        """Return the feed-forward of each position."""
         hidden = self.inner(x)
         if self.gate is None:
             hidden = activation(self.activation_name, hidden)

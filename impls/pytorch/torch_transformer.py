@@ -40,7 +40,6 @@ class NoPositions(nn.Module):
     """The identity, for recipes whose positions act inside attention or not at all."""
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return x."""
         return x
 
 
@@ -62,7 +61,6 @@ class Embedder(nn.Module):
         self.dropout = dropout
 
     def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Embed tokens at these positions."""
         return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
@@ -85,7 +83,6 @@ class DecoderCache:
         return (keys_and_values[2 * layer].transpose(-1, -2), keys_and_values[2 * layer + 1]), bias
 
     def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
         for layer in self.layers:
@@ -109,7 +106,6 @@ class FeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward of each position."""
         hidden = self.activation(self.gate(x)) * self.inner(x) if self.gated else self.activation(self.inner(x))
         return self.outer(self.dropout(hidden))
 
@@ -178,7 +174,6 @@ class Stack(nn.Module):
         self.norm = norm(recipe) if recipe.norm_order == "pre" else nn.Identity()
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the layers."""
         return iter(self.layers)
 
 
