@@ -4,7 +4,9 @@ Half of a random batch is padding. In a Transformer, everything that treats posi
 projections, norms, feed-forward, output, loss) computes on packed rows [1,N,D]; only attention computes on sentences
 [B,L,D], where L is their padded length. In the GRU, the output layer and the loss compute on packed rows.
 On random batches of Multi30k this halves the processor time of a Transformer's update on JAX, and saves a quarter on
-TensorFlow. XLA compiles once for each shape, so N is rounded up to a multiple of 256 on JAX: an epoch then has 8 shapes.
+TensorFlow.
+
+XLA compiles once for each shape, so N is rounded up to a multiple of 256 on JAX: an epoch then has 8 shapes.
 """
 
 from __future__ import annotations
