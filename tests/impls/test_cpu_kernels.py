@@ -111,13 +111,6 @@ def test_output_loss_ignores_rows_without_target(smoothing: float, optimised: bo
     torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
 
 
-def test_output_loss_without_tokens_is_0() -> None:
-    features = normal(0, 4)
-    objective, nats = output_loss(features, normal(9, 4), normal(9), torch.zeros(0, dtype=torch.long), 0.1)
-    objective.backward()
-    assert (objective.item(), nats.item(), features.grad.shape) == (0, 0, (0, 4))
-
-
 def test_add_masked_gradients_pass_gradcheck() -> None:
     keep_mask = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
     assert torch.autograd.gradcheck(lambda x, added: add_masked(x, added, keep_mask), (normal(2, 3), normal(2, 3)))

@@ -11,7 +11,6 @@ import pytest
 from harness.training.schedules import learning_rate
 from impls import formulas
 from impls.contract import Activation, Training
-from impls.recipes import TRAININGS
 
 
 @pytest.mark.parametrize(
@@ -33,14 +32,6 @@ def test_inverse_sqrt_schedule_equals_vaswani_equation_3() -> None:
     for update in (1, 17, warmup - 1, warmup, warmup + 1, 5_000):
         expected = width**-0.5 * min(update**-0.5, update * warmup**-1.5)
         assert learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", TRAININGS)
-def test_schedule_reaches_and_never_exceeds_peak(name: str) -> None:
-    training = TRAININGS[name]
-    rates = [learning_rate(training, update) for update in range(1, 2_000)]
-    assert max(rates) == pytest.approx(training.peak_rate, rel=1e-12)
-    assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
 
 
 def test_sinusoids_interleave_sine_and_cosine() -> None:
