@@ -18,7 +18,7 @@ from harness.cli.main import main
 from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import named
 from harness.storage import run_store
-from impls.contract import EOS, PAD, SOS, Seq2SeqModel
+from impls.contract import PAD, SOS, Seq2SeqModel
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -206,12 +206,6 @@ def test_module_without_attention_trains_without_attention_maps(
     assert "the model has no attention" in capsys.readouterr().err
 
 
-def test_wrap_same_seed_gives_same_weights() -> None:
-    first, repeated, second = (impls.wrap(small_lstm, *SIZES, seed=seed).weights() for seed in (0, 0, 1))
-    assert all(np.array_equal(first[name], repeated[name]) for name in first)
-    assert not any(np.array_equal(first[name], second[name]) for name in first)
-
-
 def test_wrap_keeps_parameter_names_and_global_random_state() -> None:
     before = torch.get_rng_state()
     model = impls.wrap(small_lstm, *SIZES)
@@ -223,23 +217,6 @@ def test_wrap_module_instance_keeps_its_weights() -> None:
     weights = impls.wrap(MODULE, *SIZES, seed=3).weights()
     for name, parameter in MODULE.named_parameters():
         assert np.array_equal(weights[name], parameter.detach().numpy())
-
-
-def test_decoding_without_step_equals_decoding_with_step() -> None:
-    fast, slow = impls.wrap(small_lstm, *SIZES), impls.wrap(lambda: _hide_step(small_lstm()), *SIZES)
-    source = np.array([[SOS, 5, 6, EOS], [SOS, 7, EOS, PAD]], np.int32)
-    decodings = [model.begin_decoding(source) for model in (fast, slow)]
-    for last in ([SOS, SOS], [9, 8], [4, 6]):
-        expected, actual = (decoding.step(np.array(last, np.int32), 5) for decoding in decodings)
-        np.testing.assert_allclose(actual.log_probabilities, expected.log_probabilities, atol=1e-6)
-        assert (actual.tokens == expected.tokens).all()
-        for decoding in decodings:
-            decoding.reorder(np.array([1, 0]))
-
-
-def _hide_step(module: LstmAttention) -> nn.Module:
-    module.step = None  # type: ignore[assignment, method-assign]
-    return module
 
 
 class LazyTable(LstmAttention):
@@ -309,10 +286,3 @@ def test_resume_keeps_the_steps_of_weights_that_some_updates_do_not_use() -> Non
         second.train_step(batch, 1e-2)
     expected = straight.weights()
     assert all((array == expected[name]).all() for name, array in second.weights().items())
-
-
-def test_reorder_unknown_state_is_refused() -> None:
-    from impls.pytorch.wrapped_module import mapped
-
-    with pytest.raises(ValueError, match="returned a str"):
-        mapped(("state",), torch.clone)
