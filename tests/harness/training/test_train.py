@@ -182,12 +182,6 @@ def test_run_speed_leaves_out_the_first_update(straight: tuple[Path, RunRecord])
     assert speed["validation_seconds"] == np.median([epoch.validation_seconds for epoch in curve])
 
 
-def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
-    results, record = straight
-    monkeypatch.setattr(train, "prepare", lambda data: pytest.fail("it was run again"))
-    assert train.run(TORCH, results) == record
-
-
 def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
     record = straight[1]
     repeated = train.run(TORCH, tmp_path)
