@@ -47,9 +47,6 @@ EXTERNAL_VARIANT = (
 """What `--variant package.module:NAME` accepts. `dropout` is optional: the laws use it to switch dropout off."""
 
 
-# Variants -------------------------------------------------------------------------------------------------------------
-
-
 def names() -> tuple[str, ...]:
     """Return the names of the built-in variants."""
     return tuple(RECIPES)
@@ -363,12 +360,8 @@ def load_exported(
 ) -> Any:
     """Return the `impls.baselines.ctranslate2.CTranslate2` of a folder that the exporter "ctranslate2" wrote.
 
-    Args:
-        compute_type: The number format of the weights, one of `COMPUTE_TYPES`.
-        recipe: The recipe of the weights.
-        vocabularies: The source and the target words.
-        folder: The folder. It is read now and not needed afterwards.
-        device: The device of the model.
+    `compute_type`, one of `COMPUTE_TYPES`, is the number format of the weights; `vocabularies` are the source and the
+    target words. The folder is not needed afterwards.
 
     Raises:
         ValueError: The library lacks the device or the number format here; `missing_baseline` tells before.
