@@ -35,8 +35,7 @@ class Product:
 
     def operations(self, tokens: Tokens) -> int:
         """Return the operations of all `count` products in one forward pass."""
-        rows: int = getattr(tokens, self.rows)
-        return 2 * rows * self.inputs * self.outputs * self.count
+        return 2 * tokens.rows(self.rows) * self.inputs * self.outputs * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,10 @@ class Tokens:
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def rows(self, rows: Rows) -> int:
+        """Return the number of rows of a product."""
+        return {"source": self.source, "target": self.target, "sentence": self.sentence}[rows]
 
 
 def of_lengths(source: Lengths, target: Lengths) -> Tokens:
