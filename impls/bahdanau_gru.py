@@ -110,7 +110,7 @@ class AttentionGru(nn.Module):
     """The whole model. `dropout` is used after both embeddings."""
 
     def __init__(
-        self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: nn.Module
+        self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: nn.Module
     ) -> None:
         super().__init__()
         width, embedded = recipe.width, recipe.embedding_width

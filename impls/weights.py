@@ -55,7 +55,7 @@ def check(arrays: Arrays, expected: Shapes) -> None:
         raise ValueError("; ".join(faults[:NAMED]) + more)
 
 
-def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> Arrays:
+def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, *, seed: int) -> Arrays:
     """Draw all initial weights.
 
     Each tensor comes from a generator seeded by (seed, its name), so two recipes have equal initial values in every

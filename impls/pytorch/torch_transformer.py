@@ -181,7 +181,7 @@ class Transformer(nn.Module):
     """Any `TransformerRecipe`. `dropout` holds the dropout modules that all layers share."""
 
     def __init__(
-        self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: Dropouts
+        self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: Dropouts
     ) -> None:
         super().__init__()
         target_embedding = nn.Embedding(target_vocabulary_size, recipe.width)

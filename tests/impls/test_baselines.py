@@ -74,7 +74,7 @@ def needs(name: str) -> str:
 
 
 def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
-    settings: dict[str, Any] = {"training": TRAINING, "weights": canonical.initial(recipe, *SIZES, 0), **changes}
+    settings: dict[str, Any] = {"training": TRAINING, "weights": canonical.initial(recipe, *SIZES, seed=0), **changes}
     return registry.build_baseline(needs(name), recipe, *SIZES, **settings)
 
 
@@ -107,7 +107,7 @@ def test_baseline_implements_its_protocol(name: str, trains: int) -> None:
 
 @ALL
 def test_baseline_wrong_weights_raise(name: str) -> None:
-    weights = canonical.initial(SMALL, *SIZES, 0)
+    weights = canonical.initial(SMALL, *SIZES, seed=0)
     weights["output.bias"] = weights["output.bias"][1:]
     with pytest.raises(ValueError, match="output.bias has shape"):
         build(name, weights=weights)
@@ -176,7 +176,7 @@ def test_torch_reference_recipe_is_accepted_as_transformer() -> None:
 
 def test_marian_loss_equals_ours_and_falls() -> None:
     """Its output bias and position vectors are not trained, so only the first loss is equal."""
-    batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, 0)
+    batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, seed=0)
     expected, _ = our_updates(SMALL, SIZES, batches, weights, TRAINING)
     actual = losses(build("marian", weights=weights), batches)
     assert actual[0] == pytest.approx(expected[0], rel=1e-5)
