@@ -212,15 +212,11 @@ def max_length(model: Seq2SeqModel) -> int | None:
 
 def check_builder(path: str, builder: object) -> None:
     """Raise ValueError if the object that `path` names is a class, a torch module or not callable."""
-    if isinstance(builder, type) or not callable(builder) or _is_torch_module(builder):
+    torch = sys.modules.get("torch")  # where it is not loaded, nothing is one of its modules
+    is_module = torch is not None and isinstance(builder, torch.nn.Module)
+    if isinstance(builder, type) or not callable(builder) or is_module:
         kind = f"the class {builder.__name__}" if isinstance(builder, type) else f"of type {type(builder).__name__}"
         raise ValueError(f"{path!r} is {kind}; {EXTERNAL_VARIANT}")
-
-
-def _is_torch_module(value: object) -> bool:
-    """Return whether a value is a torch.nn.Module, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _file_hint(path: str, attribute: str) -> str:

@@ -43,14 +43,8 @@ Capture = Callable[[Hashable, Operation, Sequence[torch.Tensor]], Operation]
 
 
 class DecodingShape(NamedTuple):
-    """The shape of a captured step.
-
-    Attributes:
-        sources: The number of sources A, including padding.
-        positions: Source positions S.
-        rows: The number of rows R, including padding.
-        capacity: Target positions of the caches.
-        best: Candidates per row.
+    """The shape of a captured step: A sources and R rows, both with padding, S source positions of each source, the
+    capacity of the caches in target positions, and the number of candidates of each row.
     """
 
     sources: int

@@ -116,18 +116,14 @@ class Graphs:
             cuda.synchronize(self._device)  # earlier work must not count as compilation time
             began = time.perf_counter()
             with cuda.device(self._device):
-                self._graphs[name] = self._captured(operation, state)
+                self._warm_up(operation, state)
+                graph = cuda.CUDAGraph()
+                graph.register_generator_state(self._generator)
+                with cuda.graph(graph, pool=self._pool, stream=self._stream):
+                    operation()
+                self._graphs[name] = graph
             self.seconds += time.perf_counter() - began
-        graph = self._graphs.get(name)
-        return operation if graph is None else graph.replay
-
-    def _captured(self, operation: Operation, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
-        self._warm_up(operation, state)
-        graph = cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        with cuda.graph(graph, pool=self._pool, stream=self._stream):
-            operation()
-        return graph
+        return self._graphs[name].replay if name in self._graphs else operation
 
     def _warm_up(self, operation: Operation, state: Sequence[torch.Tensor]) -> None:
         """Run `operation` once, so that libraries initialise outside the capture, and restore the state."""
