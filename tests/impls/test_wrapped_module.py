@@ -53,22 +53,13 @@ class NoEmptySentences(LstmAttention):
         return super().encode(source)
 
 
-def with_results(name: str, change: Callable[..., Any]) -> type[LstmAttention]:
-    """Return the example with other results of `decode`: change(logits, attention)."""
-    return type(name, (LstmAttention,), {"decode": lambda self, *inputs: change(*LstmAttention.decode(self, *inputs))})
+def returning(method: str, change: Callable[..., Any]) -> type[LstmAttention]:
+    """Return the example with another result of a method, change(*result)."""
+    right = getattr(LstmAttention, method)
+    return type("Changed", (LstmAttention,), {method: lambda self, *inputs: change(*right(self, *inputs))})
 
 
-LogitsOnly = with_results("LogitsOnly", lambda logits, attention: logits)
-ZeroAttention = with_results("ZeroAttention", lambda logits, attention: (logits, torch.zeros_like(attention)))
-WrongLogits = with_results("WrongLogits", lambda logits, attention: (logits[..., :-1], attention))
-WrongAttention = with_results("WrongAttention", lambda logits, attention: (logits, attention.transpose(1, 2)))
-ThreeValues = with_results("ThreeValues", lambda logits, attention: (logits, attention, None))
-
-
-class Detached(LstmAttention):
-    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        encoded, visible = super().encode(source)
-        return encoded.detach(), visible
+LogitsOnly = returning("decode", lambda logits, attention: logits)
 
 
 class WithoutAttention(nn.Module):
@@ -124,9 +115,9 @@ def builder(kind: Callable[..., nn.Module], width: int = 32) -> Callable[..., Se
 
 without_step = builder(lambda *settings: WithoutStep(settings[-1]))
 without_attention = builder(LogitsOnly, 128)
-zero_attention = builder(ZeroAttention)
+zero_attention = builder(returning("decode", lambda logits, attention: (logits, torch.zeros_like(attention))))
 no_empty_sentences = builder(NoEmptySentences)
-detached = builder(Detached)
+detached = builder(returning("encode", lambda encoded, visible: (encoded.detach(), visible)))
 recurrent = builder(WithoutAttention, 64)
 ignores_the_source = builder(IgnoresTheSource, 64)
 tied = builder(Tied, 512)
