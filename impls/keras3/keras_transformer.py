@@ -2,8 +2,7 @@
 
 Source: Vaswani et al. 2017, section 3, and the sources of the recipe's choices. It uses only `keras.layers` and
 `keras.ops`, so that it runs on TensorFlow, JAX and torch. Layers have the canonical names of their weights, with "-"
-instead of ".", which Keras on torch does not accept. Shapes use the repository's letters: B sentences, S source
-positions, T target positions, V vocabulary size, D width, H heads, K head width.
+instead of ".", which Keras on torch does not accept. Shapes use the letters of `impls.contract`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state of incremental decoding in torch: projected sources, and the keys and values of the tokens so far.
 
-Shapes use the repository's letters, and A for sources, R for rows that translate them: R = A x beam.
+Shapes use the letters of `impls.contract`, A for sources, R for rows that translate them: R = A x beam.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The torch Transformer that all recipes share: embedding, layers, masks, incremental decoding.
 
 Source: Vaswani et al. 2017, section 3. Parts that are specific to a variant are in the variant's file. Shapes use the
-repository's letters: B sentences, S source positions, T target positions, V vocabulary size, D width, H heads, K head
-width.
+letters of `impls.contract`.
 """
 
 from __future__ import annotations
