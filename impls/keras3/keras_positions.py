@@ -1,4 +1,6 @@
-"""Computed positions of a Transformer in Keras 3: sinusoids, rotations and biases. Shapes use the letters of `impls.contract`.
+"""Computed positions of a Transformer in Keras 3: sinusoids, rotations and biases.
+
+Shapes use the letters of `impls.contract`.
 """
 
 from __future__ import annotations
