@@ -236,11 +236,8 @@ class Training:
         if self.patience is not None:
             check_counts(self, "patience")
             if self.averaged_epochs:
-                reject(
-                    self,
-                    "patience",
-                    f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch",
-                )
+                accepted = f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch"
+                reject(self, "patience", accepted)
 
     def teacher_forcing_mask(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
         """Return at which target positions the decoder reads the reference token in an update, bool [T].
