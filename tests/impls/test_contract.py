@@ -115,6 +115,7 @@ def test_name_and_source_do_not_affect_equality(kind: Any) -> None:
 def test_recipe_without_explicit_sizes_derives_them() -> None:
     assert Recipe().key_width == 32
     assert Recipe(head_width=6, heads=7).key_width == 6
+    assert Recipe(dropout=0.25).attention_rate == Recipe(dropout=0.25).activation_rate == 0.25
     assert Recipe().epsilon == Recipe(norm="rms").epsilon == 1e-5
     assert Recipe(norm="handmade").epsilon == 1e-9
     assert Recipe(norm="handmade", norm_epsilon=0.1).epsilon == 0.1

@@ -197,6 +197,12 @@ def test_module_without_attention_trains_without_attention_maps(
     assert "the model has no attention" in capsys.readouterr().err
 
 
+def test_wrap_same_seed_gives_same_weights() -> None:
+    first, repeated, second = (impls.wrap(small_lstm, *SIZES, seed=seed).weights() for seed in (0, 0, 1))
+    assert all(np.array_equal(first[name], repeated[name]) for name in first)
+    assert not any(np.array_equal(first[name], second[name]) for name in first)
+
+
 def test_wrap_keeps_parameter_names_and_global_random_state() -> None:
     before = torch.get_rng_state()
     model = impls.wrap(small_lstm, *SIZES)
