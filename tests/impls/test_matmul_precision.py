@@ -25,7 +25,7 @@ from harness.training import load, run_progress, train
 from harness.training.self_check import check_model
 from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
-from impls.pytorch import cpu_kernels
+from impls.pytorch import cpu_kernels, torch_adapter
 from impls.pytorch.matmul_precision import has_effect, matmul_precision
 
 CPU = torch.device("cpu")
@@ -88,17 +88,22 @@ def test_medium_model_computes_like_exact_one_but_not_the_same(recipe: Recipe) -
 
 
 @lowers
-def test_medium_attention_in_training_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = []
-    sums = cpu_kernels.row_sums
+def test_medium_training_has_its_precision_and_attention_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[str, set[str]] = {}
 
-    def noted(x: torch.Tensor) -> torch.Tensor:
-        used.append(torch.get_float32_matmul_precision())
-        return sums(x)
+    def note(module: Any, name: str) -> None:
+        function = getattr(module, name)
 
-    monkeypatch.setattr(cpu_kernels, "row_sums", noted)
+        def noted(*operands: Any) -> Any:
+            used.setdefault(name, set()).add(torch.get_float32_matmul_precision())
+            return function(*operands)
+
+        monkeypatch.setattr(module, name, noted)
+
+    note(cpu_kernels, "row_sums")
+    note(torch_adapter, "output_loss")
     model().train_step(BATCHES[0], 1e-3)
-    assert set(used) == {"highest"}
+    assert used == {"row_sums": {"highest"}, "output_loss": {"medium"}}
 
 
 @lowers
