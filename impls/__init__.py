@@ -47,10 +47,7 @@ def build(
         ValueError: A setting is not accepted or available here, or the recipe does not fit the vocabularies.
     """
     _check(source_vocabulary_size, target_vocabulary_size, seed)
-    if cuda_graphs:
-        builder = registry.graph_builder(recipe.family, framework, backend)
-    else:
-        builder = registry.builder(recipe.family, framework, backend)
+    builder = registry.builder(recipe.family, framework, backend, cuda_graphs=cuda_graphs)
     model: Seq2SeqModel = builder(
         recipe,
         source_vocabulary_size,

@@ -43,7 +43,6 @@ class GruState:
         self.sources = SourceMemory(*sources)
 
     def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows."""
         self.sources.reorder(rows)
         self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 
@@ -111,7 +110,7 @@ class AttentionGru(nn.Module):
     """The whole model. `dropout` is used after both embeddings."""
 
     def __init__(
-        self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: nn.Module
+        self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: nn.Module
     ) -> None:
         super().__init__()
         width, embedded = recipe.width, recipe.embedding_width

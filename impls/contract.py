@@ -9,6 +9,7 @@ Recipes and `Training` raise ValueError for a value that is not accepted; the me
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -109,11 +110,20 @@ class TransformerRecipe:
         return self.dropout if self.activation_dropout is None else self.activation_dropout
 
     @property
+    def embedding_factor(self) -> float:
+        """What word embeddings are multiplied by: sqrt(width) or 1."""
+        return math.sqrt(self.width) if self.embedding_scale == "sqrt_width" else 1.0
+
+    @property
     def epsilon(self) -> float:
         """The number that norms add to the variance: `norm_epsilon`, by default 1e-5 (handmade: 1e-9)."""
         if self.norm_epsilon is not None:
             return self.norm_epsilon
         return 1e-9 if self.norm == "handmade" else 1e-5
+
+    def as_transformer(self) -> TransformerRecipe:
+        """Return the recipe itself, as `TorchReferenceRecipe.as_transformer` returns an equivalent one."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,11 +236,8 @@ class Training:
         if self.patience is not None:
             check_counts(self, "patience")
             if self.averaged_epochs:
-                reject(
-                    self,
-                    "patience",
-                    f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch",
-                )
+                accepted = f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch"
+                reject(self, "patience", accepted)
 
     def teacher_forcing_mask(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
         """Return at which target positions the decoder reads the reference token in an update, bool [T].

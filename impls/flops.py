@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from impls import weights
-from impls.contract import PAD, Batch, GruRecipe, Recipe, TransformerRecipe
+from impls.contract import PAD, Batch, GruRecipe, Recipe
 
 Lengths = npt.NDArray[np.int64]
 Rows = Literal["source", "target", "sentence"]
@@ -132,7 +132,7 @@ def attention_operations(recipe: Recipe, counted: Tokens) -> int:
     """
     if isinstance(recipe, GruRecipe):
         return 6 * recipe.width * counted.cross_pairs
-    inner = recipe.heads * recipe.key_width if isinstance(recipe, TransformerRecipe) else recipe.width
+    inner = recipe.heads * recipe.as_transformer().key_width
     pairs = counted.source_pairs + counted.causal_pairs + counted.cross_pairs
     return 4 * inner * recipe.layers * pairs
 

@@ -33,5 +33,4 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(max_length, width))
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return x plus the vector of each position."""
         return x + embedding(positions, self.weight)

@@ -38,7 +38,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(recipe.max_length, recipe.width)
         self.positions.weight.requires_grad_(recipe.positions == "learned")
         self.dropout = nn.Dropout(recipe.dropout)
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embedded tokens. Raises: ValueError for more positions than the recipe has."""
@@ -84,7 +84,6 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(recipe.activation_rate)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward of each position."""
         return self.outer(self.dropout(torch.relu(self.inner(x))))
 
 
@@ -100,7 +99,6 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(recipe.dropout)
 
     def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Return x after the layer."""
         attended, _ = self.self_attention(x, x, visible)
         x = self.self_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

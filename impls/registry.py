@@ -47,9 +47,6 @@ EXTERNAL_VARIANT = (
 """What `--variant package.module:NAME` accepts. `dropout` is optional: the laws use it to switch dropout off."""
 
 
-# Variants -------------------------------------------------------------------------------------------------------------
-
-
 def names() -> tuple[str, ...]:
     """Return the names of the built-in variants."""
     return tuple(RECIPES)
@@ -100,33 +97,27 @@ def missing(framework: str, backend: str | None = None) -> str:
     return ""
 
 
-def builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
-    """Import and return the builder of `family` in `framework`.
+def builder(
+    family: str, framework: str, backend: str | None = None, *, cuda_graphs: bool = False
+) -> Callable[..., Any]:
+    """Import and return the builder of `family` in `framework`, with or without CUDA graphs.
 
     Raises:
-        ValueError: As in `find_builder`; or this process already runs Keras on another backend, which is fixed at the
-            first import of Keras.
+        ValueError: As in `find_builder`; CUDA graphs are not implemented for this pair; or this process already runs
+            Keras on another backend, which is fixed at the first import of Keras.
     """
     path = find_builder(family, framework, backend)
+    if cuda_graphs:
+        if (family, framework) not in GRAPH_BUILDERS:
+            pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
+            raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
+        path = GRAPH_BUILDERS[family, framework]
     if framework == "keras" and backend is not None:
         keras = sys.modules.get("keras")
         if keras is not None and keras.config.backend() != backend:
             raise ValueError(f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
     return load(path)
-
-
-def graph_builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
-    """Import and return the builder of `family` in `framework` with CUDA graphs.
-
-    Raises:
-        ValueError: As in `find_builder`, or CUDA graphs are not implemented for this pair.
-    """
-    find_builder(family, framework, backend)
-    if (family, framework) not in GRAPH_BUILDERS:
-        pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
-        raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
-    return load(GRAPH_BUILDERS[family, framework])
 
 
 def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
@@ -221,15 +212,11 @@ def max_length(model: Seq2SeqModel) -> int | None:
 
 def check_builder(path: str, builder: object) -> None:
     """Raise ValueError if the object that `path` names is a class, a torch module or not callable."""
-    if isinstance(builder, type) or not callable(builder) or _is_torch_module(builder):
+    torch = sys.modules.get("torch")  # where it is not loaded, nothing is one of its modules
+    is_module = torch is not None and isinstance(builder, torch.nn.Module)
+    if isinstance(builder, type) or not callable(builder) or is_module:
         kind = f"the class {builder.__name__}" if isinstance(builder, type) else f"of type {type(builder).__name__}"
         raise ValueError(f"{path!r} is {kind}; {EXTERNAL_VARIANT}")
-
-
-def _is_torch_module(value: object) -> bool:
-    """Return whether a value is a torch.nn.Module, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _file_hint(path: str, attribute: str) -> str:
@@ -369,12 +356,8 @@ def load_exported(
 ) -> Any:
     """Return the `impls.baselines.ctranslate2.CTranslate2` of a folder that the exporter "ctranslate2" wrote.
 
-    Args:
-        compute_type: The number format of the weights, one of `COMPUTE_TYPES`.
-        recipe: The recipe of the weights.
-        vocabularies: The source and the target words.
-        folder: The folder. It is read now and not needed afterwards.
-        device: The device of the model.
+    `compute_type`, one of `COMPUTE_TYPES`, is the number format of the weights; `vocabularies` are the source and the
+    target words. The folder is not needed afterwards.
 
     Raises:
         ValueError: The library lacks the device or the number format here; `missing_baseline` tells before.

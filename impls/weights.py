@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from impls.contract import Arrays, GruRecipe, Numbers, Recipe, TorchReferenceRecipe, TransformerRecipe
+from impls.contract import Arrays, GruRecipe, Numbers, Recipe, TransformerRecipe
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -29,9 +29,7 @@ def shapes(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: 
     """
     if isinstance(recipe, GruRecipe):
         return _gru_shapes(recipe, source_vocabulary_size, target_vocabulary_size)
-    if isinstance(recipe, TorchReferenceRecipe):
-        recipe = recipe.as_transformer()
-    return _transformer_shapes(recipe, source_vocabulary_size, target_vocabulary_size)
+    return _transformer_shapes(recipe.as_transformer(), source_vocabulary_size, target_vocabulary_size)
 
 
 def count(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> int:
@@ -57,7 +55,7 @@ def check(arrays: Arrays, expected: Shapes) -> None:
         raise ValueError("; ".join(faults[:NAMED]) + more)
 
 
-def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> Arrays:
+def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, *, seed: int) -> Arrays:
     """Draw all initial weights.
 
     Each tensor comes from a generator seeded by (seed, its name), so two recipes have equal initial values in every
@@ -105,13 +103,26 @@ def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
     source = squares.get("source.embedding", target)
     learned = [square for name, square in squares.items() if name.endswith(".positions")]
     position, scale = sum(learned) / max(1, len(learned)), 1.0
-    if isinstance(recipe, TorchReferenceRecipe):
-        recipe = recipe.as_transformer()
-    if isinstance(recipe, TransformerRecipe):
-        scale = float(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
-        position = 0.5 if recipe.positions == "sinusoidal" else position
+    if not isinstance(recipe, GruRecipe):
+        transformer = recipe.as_transformer()
+        scale = float(transformer.width) if transformer.embedding_scale == "sqrt_width" else 1.0
+        position = 0.5 if transformer.positions == "sinusoidal" else position
     means = {"source_embedding_rms": scale * source, "target_embedding_rms": scale * target, "position_rms": position}
     return {name: math.sqrt(mean) for name, mean in means.items()}
+
+
+def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> Numbers:
+    """Return what is added to the embedding at each position of a side, "source" or "target": [max_length,D].
+
+    Source: Vaswani et al. 2017, section 3.5, sines and cosines interleaved.
+    """
+    if recipe.positions == "learned":
+        return weights[f"{side}.positions"]
+    table = np.zeros((recipe.max_length, recipe.width))
+    if recipe.positions == "sinusoidal":
+        angle = np.arange(recipe.max_length)[:, None] / 10_000 ** (np.arange(0, recipe.width, 2) / recipe.width)
+        table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle)
+    return table.astype(np.float32)
 
 
 def _deviation(recipe: Recipe, shape: tuple[int, ...]) -> float:

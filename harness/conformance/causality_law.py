@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import TOLERANCE, LawViolated, assert_close
 from harness.conformance.models_under_test import SMALLEST_VOCABULARY, ModelUnderTest
-from impls.contract import EOS, PAD, Arrays, Batch, Ids, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
-from impls.formulas import sinusoids
+from impls.contract import EOS, PAD, Batch, Ids, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
+from impls.weights import position_vectors
 
 ROUNDS = 3
 """The number of changes of each sentence of a realistic batch; together they cover every position."""
@@ -95,17 +93,15 @@ def _moved(model: Seq2SeqModel, batch: Batch, source: Ids) -> npt.NDArray[np.boo
 def _positions(subject: ModelUnderTest) -> None:
     """Require that tokens whose embeddings cancel their position vectors give the same logits at every position."""
     model = subject.perturbed()
-    recipe = model.recipe
-    if isinstance(recipe, TorchReferenceRecipe):
-        recipe = recipe.as_transformer()
-    if not isinstance(recipe, TransformerRecipe):
+    if not isinstance(model.recipe, TransformerRecipe | TorchReferenceRecipe):
         return
+    recipe = model.recipe.as_transformer()
     tensors, words = model.weights(), min(subject.source_vocabulary_size, subject.target_vocabulary_size)
     length = min(subject.real.longest, words - EOS - 1)
     row = np.arange(EOS + 1, EOS + 1 + length, dtype=np.int32)[None]
     for side in ("source", "target"):
         table = "target.embedding" if recipe.tying == "all" else f"{side}.embedding"
-        vectors = position_vectors(recipe, tensors, side, length) / embedding_scale(recipe)
+        vectors = position_vectors(recipe, tensors, side)[:length] / recipe.embedding_factor
         cancelled = tensors[table].copy()
         cancelled[row[0]] = cancelled[row[0, 0]] - vectors
         model.set_weights({**tensors, table: cancelled})
@@ -116,17 +112,3 @@ def _positions(subject: ModelUnderTest) -> None:
             expected = np.broadcast_to(model.logits(row[:, :1], row[:, :1]), logits.shape)
         name = f"logits of {length} {side} tokens that cancel the vectors of their positions"
         assert_close(name, logits, expected, 10 * TOLERANCE)
-
-
-def position_vectors(recipe: TransformerRecipe, tensors: Arrays, side: str, length: int) -> npt.NDArray[np.float32]:
-    """Return the position vectors that a recipe adds to the scaled embeddings, [length,D]."""
-    if recipe.positions == "learned":
-        return tensors[f"{side}.positions"][:length]
-    if recipe.positions == "sinusoidal":
-        return sinusoids(length, recipe.width).astype(np.float32)
-    return np.zeros((length, recipe.width), np.float32)
-
-
-def embedding_scale(recipe: TransformerRecipe) -> float:
-    """Return the recipe's scale of embeddings."""
-    return math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import assert_near, require
-from harness.conformance.causality_law import embedding_scale, position_vectors
 from harness.conformance.models_under_test import ModelUnderTest, mapped
 from impls.contract import (
     EOS,
@@ -27,10 +26,10 @@ from impls.contract import (
     Numbers,
     Recipe,
     Seq2SeqModel,
-    TorchReferenceRecipe,
     Training,
     TransformerRecipe,
 )
+from impls.weights import position_vectors
 
 RATE = 0.3
 TRAINING = Training(beta1=0.0, clip_norm=None)
@@ -146,10 +145,8 @@ class MaskReader:
 
     def __init__(self, recipe: Recipe, weights: Arrays) -> None:
         self.weights = weights
-        if isinstance(recipe, TorchReferenceRecipe):
-            recipe = recipe.as_transformer()
-        self.recipe = recipe
-        self.sites = list(sites(recipe)) if isinstance(recipe, TransformerRecipe) else []
+        self.recipe = recipe if isinstance(recipe, GruRecipe) else recipe.as_transformer()
+        self.sites = [] if isinstance(self.recipe, GruRecipe) else list(sites(self.recipe))
         self.tying = getattr(recipe, "tying", "none")
         self.embedding: dict[str, list[Mask]] = {"source": [], "target": []}
 
@@ -187,19 +184,18 @@ class MaskReader:
             scale = _scale(site.masks[update], site.rate)[site.units]
             for name in site.scaled:
                 folded[name] *= scale[:, None] if site.axis == 0 else scale
-        assert isinstance(self.recipe, TransformerRecipe | GruRecipe)
         for side, token in (("source", SOURCE_TOKEN), ("target", SOS)):
             row = folded[self.table(side)][token]
             scale = _scale(self.embedding[side][update], self.recipe.dropout)
             if isinstance(self.recipe, GruRecipe):
                 row *= scale
                 continue
-            vector = position_vectors(self.recipe, self.weights, side, 1)[0]
+            vector = position_vectors(self.recipe, self.weights, side)[0]
             if self.recipe.positions == "learned":
                 folded[f"{side}.positions"][0] *= scale
                 row *= scale
             else:  # the vector is fixed, so the embedding compensates for it
-                row += (scale - 1) * (row + vector / embedding_scale(self.recipe))
+                row += (scale - 1) * (row + vector / self.recipe.embedding_factor)
         return folded
 
 
@@ -255,7 +251,6 @@ def _active(weights: Arrays) -> Arrays:
 
 def _rates(masks: MaskReader) -> None:
     """Require that the shares of dropped units equal the rates, and that masks are independent."""
-    assert isinstance(masks.recipe, TransformerRecipe | GruRecipe)
     kinds: dict[str, tuple[float, list[npt.NDArray[np.bool_]]]] = {}
     for side, embedding_masks in masks.embedding.items():
         kinds[f"{side} embedding"] = (masks.recipe.dropout, [np.array(embedding_masks)])

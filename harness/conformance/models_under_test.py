@@ -95,12 +95,10 @@ class ModelUnderTest:
     """A way to build models, their sizes, and whether to test faster.
 
     Attributes:
-        build: Builds a model from training settings, a seed and a dropout rate.
         max_length: The largest number of positions that the models accept, at least `SHORTEST`.
         describe: JSON from which a new process rebuilds the model, as in `named`. Without it law 13 resumes in this
             process and says so.
         dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
-        fast: Whether to use smaller batches and fewer draws.
         file: The file of an external model, whose line is shown if the model raises an exception.
 
     Raises:

@@ -55,7 +55,6 @@ class _JointDecoding:
         self._words = target_vocabulary_size
 
     def step(self, last: Ids, best: int) -> Candidates:
-        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         joint = _log_mean([self._all_words(decoding.step(last, self._words)) for decoding in self._decodings])
         best = min(best, self._words)
         tokens = np.argpartition(-joint, best - 1, axis=1)[:, :best]
@@ -64,7 +63,6 @@ class _JointDecoding:
         return Candidates(np.take_along_axis(joint, tokens, axis=1).astype(np.float32), tokens.astype(np.int32))
 
     def reorder(self, rows: npt.NDArray[np.intp]) -> None:
-        """Keep, drop, repeat or reorder rows."""
         for decoding in self._decodings:
             decoding.reorder(rows)
 

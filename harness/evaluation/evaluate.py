@@ -49,11 +49,7 @@ def measure(
 ) -> TestResults:
     """Compute the loss of a model on the test set, translate the test set and score the translations.
 
-    Args:
-        model: The model.
-        prepared: The corpus.
-        decoding: How to search.
-        on_batch: Called with the number of sentences translated so far.
+    `on_batch` is called with the number of sentences translated so far.
     """
     loss, sentences = test_nats(model, prepared)
     compiled = _compilations(model)
@@ -127,16 +123,10 @@ def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], de
 def validation_bleu(
     model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
 ) -> float:
-    """Return the sacreBLEU, 0 to 100, of greedy translations of the validation set.
+    """Return the sacreBLEU, 0 to 100, of greedy translations of the validation set without `<unk>`.
 
     Its references are the ids that the model is validated on: words outside the vocabulary match nothing, and long
-    sentences are cut. The figure is therefore not comparable with scores of the test set.
-
-    Args:
-        model: The model; its weights and random state do not change.
-        prepared: The corpus.
-        decoding: The settings of the search, except that it is greedy and never chooses `<unk>`.
-        on_batch: Called with the number of sentences translated so far.
+    sentences are cut. So the figure does not compare with scores of the test set. `on_batch` is as in `measure`.
     """
     decoded = translate(
         model, prepared.validation.source, replace(decoding, beam=1, unknown="never"), on_batch=on_batch
@@ -193,13 +183,7 @@ def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:
 def test_scores(prepared: Dataset, hypotheses: Sequence[Hypothesis], unknown: Unknown) -> Scores:
     """Return every BLEU and chrF of the translations of the test set, with their signatures.
 
-    Args:
-        prepared: The corpus.
-        hypotheses: The translations.
-        unknown: Whether the search was allowed to choose `<unk>`.
-
-    Raises:
-        ValueError: The numbers of translations and references differ.
+    Raises: ValueError if the numbers of translations and references differ.
     """
     texts = [hypothesis.text for hypothesis in hypotheses]
     return score(

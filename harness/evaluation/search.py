@@ -94,14 +94,10 @@ def translate(
 ) -> Decoded:
     """Translate all sources in batches of similar length, longest first.
 
-    Args:
-        model: The model.
-        sources: One array of ids for each sentence: `<sos>`, its tokens, `<eos>`.
-        decoding: How to search.
-        on_batch: Called after each batch with the number of sentences translated so far.
+    Each source is `<sos>`, its tokens, `<eos>`. `on_batch` is called after each batch with the number of sentences
+    translated so far.
 
-    Raises:
-        NotANumber: A log-probability of the model is NaN.
+    Raises: NotANumber if a log-probability of the model is NaN.
     """
     search = greedy if decoding.beam == 1 else beam_search
     order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))

@@ -145,7 +145,7 @@ class BaselineModel(ReusableModel):
         recipe, words = job.spec.recipe, (len(dataset.source_words), len(dataset.target_words))
         assert recipe is not None, "a baseline has the recipe of a built-in variant"
         self._recipe, self._words = recipe, words
-        weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, job.spec.seed)
+        weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, seed=job.spec.seed)
         super().__init__(job, weights)
         self._set_weights()
         abilities = {"train": isinstance(self.model, Trains), "translate": isinstance(self.model, Decodes)}

@@ -32,19 +32,15 @@ class TrainingState:
     """The state of a run after an update.
 
     Attributes:
-        started: When the run was first started.
         data: The digest of all ids; a checkpoint cannot be used with other data.
-        epochs: Number of complete epochs, validation included.
+        epochs: Number of complete epochs, validation included; `curve` has their records.
         batches: What the model has been trained on.
         weights_after: Digests of the weights, by the number of updates after which they were taken.
-        updates: Number of updates.
         tokens: Target tokens of the current epoch so far.
         training_seconds: Seconds of the updates of the current epoch so far.
         totals: Totals of the current epoch once its updates are done; until then the model has them.
-        curve: The complete epochs.
         chosen: The epochs of the weights in `kept_weights`.
         kept_weights: The weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs.
-        best_loss: The best validation loss so far.
         first_update_seconds: Seconds of the first update of the first process.
         steady_updates, steady_tokens, steady_seconds: Without the first update of each process, which allocates, and
             without updates that compile.
@@ -140,18 +136,12 @@ def load(
     *,
     resume_anyway: bool = False,
 ) -> TrainingState | None:
-    """Load the newest usable checkpoint into `model`.
+    """Load the newest usable checkpoint into `model`, and return the rest of the stored state; None if there is none.
 
     Args:
-        results: The folder of results.
-        spec: The run.
-        model: Receives the stored training state.
         new: The state of a run that starts now, with the digest of the data and the environment of this process.
         complaints: Receives a line for each checkpoint that cannot be used.
         resume_anyway: Also use a checkpoint that was written with another arithmetic.
-
-    Returns:
-        The rest of the stored state; None if there is no usable checkpoint.
     """
 
     def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:

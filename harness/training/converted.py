@@ -41,12 +41,8 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
     Of the hypotheses that the library finds, the function returns the one that our length penalty prefers; finished
     ones come first. `ties` of its result is 0: the library does not count them.
 
-    Args:
-        record: The record of a completed run that `check` accepts.
-        results: The folder of results.
-        dataset: The prepared corpus of the run.
-        device: The device of the model, "cpu" or "cuda".
-        compute_type: The number format of the weights: "float32", "bfloat16" or "int8".
+    `record` is that of a completed run that `check` accepts, `dataset` its corpus, and `compute_type` the number format
+    of the weights: "float32", "bfloat16" or "int8".
 
     Raises:
         ValueError: As `load.stored_weights`, or the library cannot express the recipe or cannot be used here.

@@ -127,12 +127,8 @@ def load_model(
 ) -> Seq2SeqModel:
     """Build the model of a run and load its stored weights; it multiplies without CUDA graphs in full precision.
 
-    Args:
-        record: The record of the run, which may come from an untrusted source.
-        results: The folder of results.
-        dataset: The prepared corpus of the run.
-        device: The device of the model.
-        import_builder: Whether code that the record names may be imported and executed.
+    The record may come from an untrusted source; `import_builder` is whether code that it names may be imported and
+    executed.
 
     Raises:
         ValueError: The weights are missing or damaged, do not have the shapes of the recipe, or the record names an

@@ -56,12 +56,9 @@ class TrainingLoop:
     any update and training can continue from there with the same bits.
 
     Args:
-        spec: The schedule, batches, seed and number of updates.
-        dataset: The prepared corpus.
         model: The model to train, in the state that belongs to `state`.
         state: The state of training; a new `TrainingState` starts at the first update.
         guard: Its signals end training between two updates, after a checkpoint.
-        callbacks: Functions to call during training.
         checkpoint_seconds: Time between two checkpoints within an epoch; 0 for none within epochs.
     """
 

@@ -96,7 +96,9 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
     omitted = ("files",) if spec.data.corpus == "multi30k" else ("files", "test_split")
     data = {name: value for name, value in to_json(spec.data).items() if name not in omitted}
     sections = [
-        _head(record, kind),
+        # Quoted: in YAML 1.1 the code of Norwegian, no, is a boolean.
+        f'---\nlanguage: ["{spec.data.source_language}", "{spec.data.target_language}"]\npipeline_tag: translation\n'
+        f"library_name: {LIBRARIES[kind]}\n---",
         f"# {short_line(spec.variant)}, {spec.data.direction}",
         f"Run `{short_line(record.id)}`, exported for {LIBRARIES[kind]}.",
         f"## Recipe\n\n{_block(spec.recipe and dataclasses.asdict(spec.recipe))}",
@@ -107,15 +109,6 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"Run this in the folder of this card:\n\n```python\n{_code(record, kind)}```",
     ]
     return printable("\n\n".join(sections) + "\n")
-
-
-def _head(record: RunRecord, kind: str) -> str:
-    data = record.spec.data
-    return (
-        # Quoted: in YAML 1.1 the code of Norwegian, no, is a boolean.
-        f'---\nlanguage: ["{data.source_language}", "{data.target_language}"]\npipeline_tag: translation\n'
-        f"library_name: {LIBRARIES[kind]}\n---"
-    )
 
 
 def _block(settings: Any) -> str:

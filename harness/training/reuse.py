@@ -75,13 +75,8 @@ def same_training(
 ) -> RunRecord | None:
     """Return the record of a completed run whose training is that of `spec`, and whose weights are stored; else None.
 
-    Such a run differs only in its test set, beam or length penalty.
-
-    Args:
-        results: The folder of results.
-        spec: The run to find a training for.
-        environment: Runs that were trained with another arithmetic than in this environment do not count.
-        finished: Reads the record of a finished run; with a cache if many runs of a folder are looked up.
+    Such a run differs only in its test set, beam or length penalty. One that was trained with another arithmetic than
+    in `environment` does not count. `finished` reads the record of a finished run, from a cache if many are looked up.
     """
     for path in sorted(results.glob(f"{spec.id.rpartition('-')[0]}-*")):
         record = finished(results, path.name)

@@ -22,10 +22,7 @@ TRANSLATION_VALIDATIONS = 8
 class RunProgress:
     """Reports the state of a training loop as events. It measures nothing, and waits for nothing but the loss.
 
-    Args:
-        loop: The loop to report on.
-        report: Receives the events.
-        with_loss: Whether to report the training loss of models that are `Observable`, for which it waits.
+    `with_loss` is whether to report the training loss of models that are `Observable`, for which it waits.
     """
 
     def __init__(self, loop: TrainingLoop, report: Progress, *, with_loss: bool = False) -> None:
@@ -58,12 +55,8 @@ class RunProgress:
     ) -> None:
         """Report where the run is, unless it was reported less than `EVENT_SECONDS` ago.
 
-        Args:
-            stage: What the run is doing.
-            remaining_seconds: The time left; None to estimate it from the throughput so far.
-            now: Report in any case. An event with a remark is always reported.
-            remark: A line for the log.
-            finished_epoch: The epoch whose metrics are reported.
+        With `now` or a `remark`, a line for the log, it is reported in any case. Without `remaining_seconds` they are
+        estimated from the throughput so far.
         """
         moment = time.perf_counter()
         if not (now or remark) and moment - self._reported < EVENT_SECONDS:

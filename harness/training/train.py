@@ -54,12 +54,7 @@ def run(
 
     A completed or diverged run is returned as it is. The record of any other is removed when it starts again.
 
-    Args:
-        spec: The run.
-        results: The folder of results.
-        settings: How the run is executed.
-        progress: Receives events on the state of the run.
-        guard: Delivers signals; one that arrives leaves a checkpoint and a record of status "interrupted".
+    A signal that `guard` delivers leaves a checkpoint and a record of status "interrupted".
 
     Raises:
         RunFailed: Training or measuring failed; the stored record has the reason.

@@ -31,15 +31,11 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
     - "huggingface": a folder for `transformers.MarianMTModel.from_pretrained`
     - "safetensors": the weights under their canonical names and the recipe, for `impls.build`
 
-    Args:
-        record: The record of a completed run, which may come from an untrusted source.
-        results: The folder of results.
-        kind: The form, one of those above.
-        folder: A folder that does not exist or is empty.
+    The record may come from an untrusted source.
 
     Raises:
-        OSError, ValueError: The run has no weights, the library is not installed or cannot
-            express the recipe, or the folder cannot be written.
+        OSError, ValueError: The run has no weights, the library is not installed or cannot express the recipe, or the
+            folder is not empty or cannot be written.
     """
     if kind in registry.EXPORTS:
         check_convertible(record, kind)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from impls.contract import EOS, PAD, Arrays, GruRecipe, Ids, Numbers, Recipe, TorchReferenceRecipe, TransformerRecipe
-from impls.weights import check, shapes
+from impls.contract import EOS, PAD, Arrays, GruRecipe, Ids, Recipe, TransformerRecipe
+from impls.weights import check, position_vectors, shapes
 
 Rules = tuple[tuple[str, str], ...]
 """Patterns and replacements that turn canonical names into a library's, applied in this order."""
@@ -27,12 +27,13 @@ TUTORIAL: dict[str, tuple[str, ...]] = {
 def admit(
     library: str,
     recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
+    sizes: tuple[int, ...],
     weights: Arrays,
     allowed: Mapping[str, tuple[str, ...]],
 ) -> TransformerRecipe:
     """Return the recipe as a Transformer's, where its fields have the `allowed` values and the weights fit it.
+
+    `sizes` are those of the source and the target vocabulary.
 
     Raises:
         ValueError: The library does not implement a field's value, or the weights do not fit the recipe. The message
@@ -45,7 +46,7 @@ def admit(
         if getattr(recipe, field) not in values:
             words = ", ".join(map(repr, values))
             raise ValueError(f"{library} with {field}={getattr(recipe, field)!r}: it implements only {words}")
-    check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
+    check(weights, shapes(recipe, *sizes))
     return recipe
 
 
@@ -53,27 +54,14 @@ def as_transformer(library: str, recipe: Recipe) -> TransformerRecipe:
     """Return the recipe as a Transformer's. Raises: ValueError, which begins with `library`, if it is none."""
     if isinstance(recipe, GruRecipe):
         raise ValueError(f"{library} implements Transformers, not the {recipe.family!r} recipe")
-    return recipe.as_transformer() if isinstance(recipe, TorchReferenceRecipe) else recipe
+    return recipe.as_transformer()
 
 
-def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> Numbers:
-    """Return what is added to the embedding at each position of a side, "source" or "target": [max_length,D].
-
-    Source: Vaswani et al. 2017, section 3.5, sines and cosines interleaved.
-    """
-    if recipe.positions == "learned":
-        return weights[f"{side}.positions"]
-    table = np.zeros((recipe.max_length, recipe.width))
-    if recipe.positions == "sinusoidal":
-        angle = np.arange(recipe.max_length)[:, None] / 10_000 ** (np.arange(0, recipe.width, 2) / recipe.width)
-        table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle)
-    return table.astype(np.float32)
-
-
-def renamed(weights: Arrays, rules: Rules) -> Arrays:
-    """Return the weights under a library's names, each kernel transposed to [out,in] as libraries have it."""
+def renamed(recipe: TransformerRecipe, weights: Arrays, rules: Rules) -> Arrays:
+    """Return weights and position vectors under a library's names, kernels transposed to [out,in]."""
+    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     converted: Arrays = {}
-    for name, array in weights.items():
+    for name, array in (weights | tables).items():
         turned = array.T if name.endswith(".kernel") else array
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)

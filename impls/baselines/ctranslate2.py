@@ -22,9 +22,10 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
-from impls.baselines.baseline_weights import admit, as_transformer, check_request, position_vectors, unavailable
+from impls.baselines.baseline_weights import admit, as_transformer, check_request, unavailable
 from impls.baselines.protocol import LENGTH_PENALTY, Candidate, Search
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.weights import position_vectors
 
 ACTIVATIONS = {
     "relu": Activation.RELU,
@@ -108,9 +109,7 @@ class CTranslate2:
 
 def build(
     recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
+    *sizes: int,
     training: Training,
     weights: Arrays,
     device: str = "cpu",
@@ -121,8 +120,8 @@ def build(
     OMP_NUM_THREADS sets the number of threads; otherwise it is the library's default.
     """
     name = "ctranslate2" if compute_type == "float32" else f"ctranslate2_{compute_type}"
-    recipe = admit(f"baseline {name!r}", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
-    vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
+    recipe = admit(f"baseline {name!r}", recipe, sizes, weights, CONVERTIBLE)
+    vocabularies = _vocabulary(sizes[0]), _vocabulary(sizes[1])
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
         convert(recipe, weights, *vocabularies).save(folder)
         return CTranslate2(name, recipe, vocabularies, _translator(folder, device, compute_type))
@@ -140,7 +139,7 @@ def export(
     The library takes the settings of the search with each call, not from the folder.
     """
     sizes = len(vocabularies[0]), len(vocabularies[1])
-    recipe = admit("CTranslate2", recipe, *sizes, weights, CONVERTIBLE)
+    recipe = admit("CTranslate2", recipe, sizes, weights, CONVERTIBLE)
     convert(recipe, weights, *map(list, vocabularies)).save(folder)
 
 
@@ -149,8 +148,8 @@ def load_exported(
     vocabularies: tuple[Sequence[str], Sequence[str]],
     folder: str,
     *,
-    device: str = "cpu",
-    compute_type: str = "float32",
+    device: str,
+    compute_type: str,
 ) -> CTranslate2:
     """Load a folder that `export` wrote; see `impls.registry.load_exported`."""
     recipe = as_transformer("CTranslate2", recipe)
@@ -204,7 +203,7 @@ def _fill_side(
 ) -> None:
     """Fill an encoder's or decoder's specification; `names` are those of its layers, positions and embedding."""
     layers, positions, words = names
-    side.scale_embeddings = recipe.width**0.5 if recipe.embedding_scale == "sqrt_width" else 1.0
+    side.scale_embeddings = recipe.embedding_factor
     _set(embeddings, weight=weights[f"{words}.embedding"])
     _set(side.position_encodings, encodings=position_vectors(recipe, weights, positions))
     for index, layer in enumerate(side.layer):

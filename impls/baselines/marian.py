@@ -17,7 +17,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, position_vectors, renamed
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, renamed
 from impls.baselines.protocol import LENGTH_PENALTY, Search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
@@ -107,17 +107,9 @@ def _generation(search: Search) -> GenerationConfig:
     )
 
 
-def build(
-    recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
-    training: Training,
-    weights: Arrays,
-    device: str = "cpu",
-) -> Marian:
+def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> Marian:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'marian'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit("baseline 'marian'", recipe, sizes, weights, TUTORIAL)
     return Marian(recipe, _module("baseline 'marian'", recipe, weights), training, device)
 
 
@@ -130,7 +122,7 @@ def export(
     part of the weights, and loaded with them.
     """
     sizes = len(vocabularies[0]), len(vocabularies[1])
-    recipe = admit("Marian", recipe, *sizes, weights, EXPRESSIBLE)
+    recipe = admit("Marian", recipe, sizes, weights, EXPRESSIBLE)
     module = _module("Marian", recipe, weights)
     transformers.utils.logging.disable_progress_bar()
     module._keys_to_ignore_on_save = None
@@ -150,8 +142,7 @@ def _module(library: str, recipe: TransformerRecipe, weights: Arrays) -> MarianM
     sizes = len(weights[f"{source}.embedding"]), len(weights["target.embedding"])
     with torch.random.fork_rng(devices=[]):
         module = MarianMTModel(_configuration(recipe, *sizes))
-    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
-    arrays = renamed(weights | tables, NAMES)
+    arrays = renamed(recipe, weights, NAMES)
     arrays["final_logits_bias"] = arrays["final_logits_bias"][None]
     shared = {"none": (), "output": TIED[:1], "all": TIED}[recipe.tying]
     put(module, arrays | dict.fromkeys(shared, weights["target.embedding"]))

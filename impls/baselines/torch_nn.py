@@ -10,7 +10,6 @@ What to expect: without dropout the losses of `plain` from the same weights, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, position_vectors, renamed
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, renamed
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Ids, Recipe, Training, TransformerRecipe
 
@@ -69,7 +68,7 @@ class LibraryTransformer(nn.Module):
                 part.dropout.p = recipe.activation_rate
         self.output = nn.Linear(recipe.width, target_vocabulary_size)
         self.dropout = nn.Dropout(recipe.dropout)
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
 
     def embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
         """Return token embeddings plus positions. Shapes: [B,T] to [B,T,D]."""
@@ -144,23 +143,12 @@ class NnTransformer(PlainLoop):
         return [before_end(row) for row in words[:, 1:].tolist()]
 
 
-def build(
-    recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
-    training: Training,
-    weights: Arrays,
-    device: str = "cpu",
-) -> NnTransformer:
+def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> NnTransformer:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit(
-        "baseline 'nn_transformer'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL
-    )
+    recipe = admit("baseline 'nn_transformer'", recipe, sizes, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
-        module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
-    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
-    put(module, _packed(renamed(weights | tables, NAMES)))
+        module = LibraryTransformer(recipe, *sizes)
+    put(module, _packed(renamed(recipe, weights, NAMES)))
     return NnTransformer(recipe, module, training, device)
 
 

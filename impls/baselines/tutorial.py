@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, position_vectors, renamed
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, renamed
 from impls.baselines.naive_search import search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import Arrays, Ids, Recipe, Training
@@ -64,19 +64,10 @@ class Plain(PlainLoop):
         return search(next_logits, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
 
 
-def build(
-    recipe: Recipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
-    training: Training,
-    weights: Arrays,
-    device: str = "cpu",
-) -> Plain:
+def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> Plain:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'plain'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit("baseline 'plain'", recipe, sizes, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
-        module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
-    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
-    put(module, renamed(weights | tables, NAMES))
+        module = PlainTransformer(recipe, *sizes)
+    put(module, renamed(recipe, weights, NAMES))
     return Plain(recipe, module, training, device)

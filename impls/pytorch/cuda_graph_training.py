@@ -116,18 +116,14 @@ class Graphs:
             cuda.synchronize(self._device)  # earlier work must not count as compilation time
             began = time.perf_counter()
             with cuda.device(self._device):
-                self._graphs[name] = self._captured(operation, state)
+                self._warm_up(operation, state)
+                graph = cuda.CUDAGraph()
+                graph.register_generator_state(self._generator)
+                with cuda.graph(graph, pool=self._pool, stream=self._stream):
+                    operation()
+                self._graphs[name] = graph
             self.seconds += time.perf_counter() - began
-        graph = self._graphs.get(name)
-        return operation if graph is None else graph.replay
-
-    def _captured(self, operation: Operation, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
-        self._warm_up(operation, state)
-        graph = cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        with cuda.graph(graph, pool=self._pool, stream=self._stream):
-            operation()
-        return graph
+        return self._graphs[name].replay if name in self._graphs else operation
 
     def _warm_up(self, operation: Operation, state: Sequence[torch.Tensor]) -> None:
         """Run `operation` once, so that libraries initialise outside the capture, and restore the state."""
@@ -192,7 +188,6 @@ class GraphModel(TorchModel):
         self._optimiser.zero_grad(set_to_none=True)
 
     def begin_decoding(self, source: Ids) -> GraphDecoding:
-        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
             return GraphDecoding(self, self.module.prefill(self.to_device(source)), self._steps)
 
@@ -202,15 +197,11 @@ class GraphModel(TorchModel):
         return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
 
 
-def build(
-    recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
-) -> TorchModel:
+def build(recipe: TransformerRecipe, *sizes: int, device: str, **settings: Any) -> TorchModel:
     """Build any `TransformerRecipe` with captured updates and the settings of `impls.build`.
 
     Raises: ValueError if the device is not a GPU.
     """
     if not device.startswith("cuda"):
         raise ValueError(f"cuda_graphs=True needs a CUDA device, not device={device!r}")
-    return torch_adapter.build(
-        recipe, source_vocabulary_size, target_vocabulary_size, device=device, kind=GraphModel, **settings
-    )
+    return torch_adapter.build(recipe, *sizes, device=device, kind=GraphModel, **settings)

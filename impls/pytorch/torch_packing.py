@@ -4,8 +4,8 @@ The packed rows of a batch are its N tokens, one sentence after the other in asc
 treat positions independently compute on packed rows. Attention needs padding: it works on groups of sentences of
 similar length, each padded to its own longest sentence, so that even random batches have little padding.
 
-Shapes use the repository's letters: B sentences (of a batch or of a group), S source positions, T target positions, H
-heads, K head width. P is the number of projections that one product computes together.
+Shapes use the letters of `impls.contract`; B sentences are those of a batch or of a group. P is the number of
+projections that one product computes together.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Group(NamedTuple):
 
         Shapes: [B*H,T,K], [B*H,S,K], [B*H,S,K].
         """
-        width = self._width(projected, memory)
+        width = projected.shape[1] // (self.shape[1] * (3 if memory is None else 1))
         query_rows = projected.reshape(-1, width)
         key_rows = query_rows if memory is None else memory.reshape(-1, width)
         _, _, length, other_length = self.shape
@@ -98,9 +98,6 @@ class Group(NamedTuple):
         projected.view(len(projected), -1, width)[self.queries, 0] = _packed(query, self.from_queries, heads)
         for part, padded in ((-2, key), (-1, value)):
             memory.view(len(memory), -1, width)[self.keys, part] = _packed(padded, self.from_keys, heads)
-
-    def _width(self, projected: torch.Tensor, memory: torch.Tensor | None) -> int:
-        return projected.shape[1] // (self.shape[1] * (3 if memory is None else 1))
 
 
 def _packed(padded: torch.Tensor, index: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,13 +1,11 @@
 """The torch Transformer that all recipes share: embedding, layers, masks, incremental decoding.
 
 Source: Vaswani et al. 2017, section 3. Parts that are specific to a variant are in the variant's file. Shapes use the
-repository's letters: B sentences, S source positions, T target positions, V vocabulary size, D width, H heads, K head
-width.
+letters of `impls.contract`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +39,6 @@ class NoPositions(nn.Module):
     """The identity, for recipes whose positions act inside attention or not at all."""
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return x."""
         return x
 
 
@@ -59,11 +56,10 @@ class Embedder(nn.Module):
             self.positions = LearnedPositions(recipe.max_length, recipe.width)
         elif recipe.positions == "sinusoidal":
             self.positions = Sinusoids(recipe.max_length, recipe.width)
-        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.scale = recipe.embedding_factor
         self.dropout = dropout
 
     def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Embed tokens at these positions."""
         return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
@@ -86,7 +82,6 @@ class DecoderCache:
         return (keys_and_values[2 * layer].transpose(-1, -2), keys_and_values[2 * layer + 1]), bias
 
     def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
         for layer in self.layers:
@@ -110,7 +105,6 @@ class FeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward of each position."""
         hidden = self.activation(self.gate(x)) * self.inner(x) if self.gated else self.activation(self.inner(x))
         return self.outer(self.dropout(hidden))
 
@@ -179,7 +173,6 @@ class Stack(nn.Module):
         self.norm = norm(recipe) if recipe.norm_order == "pre" else nn.Identity()
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the layers."""
         return iter(self.layers)
 
 
@@ -187,7 +180,7 @@ class Transformer(nn.Module):
     """Any `TransformerRecipe`. `dropout` holds the dropout modules that all layers share."""
 
     def __init__(
-        self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: Dropouts
+        self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, dropout: Dropouts
     ) -> None:
         super().__init__()
         target_embedding = nn.Embedding(target_vocabulary_size, recipe.width)

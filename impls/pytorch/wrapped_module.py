@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from impls.pytorch.kv_cache import Rows
 from impls.pytorch.plain_adapter import PlainModel
 from impls.pytorch.torch_adapter import device_of
 from impls.pytorch.weight_names import WeightSlot
-
-METHODS = "encode(source) and decode(memory, target_in)"
 
 SENTENCES = np.array([[SOS, EOS, EOS], [SOS, SOS, EOS]], np.int32)
 """Sources to check a module with: the first one, and both. No other dimension of a tensor has both sizes."""
@@ -83,13 +81,13 @@ class WrappedState:
         self.memory, self.decoder, self.tokens = memory, None, tokens
 
     def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows."""
         index = torch.from_numpy(rows).to(self.tokens.device)
-        self.memory, self.decoder, self.tokens = select_rows((self.memory, self.decoder, self.tokens), index)
+        state = self.memory, self.decoder, self.tokens
+        self.memory, self.decoder, self.tokens = mapped(state, lambda tensor: tensor.index_select(0, index))
 
 
-def select_rows(value: Any, index: torch.Tensor) -> Any:
-    """Return the rows `index` of every tensor in nested tuples, lists and dictionaries.
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a value with the same change of every tensor in nested tuples, lists and dictionaries.
 
     Raises:
         ValueError: The value holds something else than tensors and None.
@@ -97,14 +95,14 @@ def select_rows(value: Any, index: torch.Tensor) -> Any:
     if value is None:
         return None
     if isinstance(value, torch.Tensor):
-        return value.index_select(0, index)
+        return change(value)
     if isinstance(value, dict):
-        chosen = copy.copy(value)  # of the same type, such as an output of Hugging Face with attributes
+        changed = copy.copy(value)  # of the same type, such as an output of Hugging Face with attributes
         for key, item in value.items():
-            chosen[key] = select_rows(item, index)
-        return chosen
+            changed[key] = mapped(item, change)
+        return changed
     if isinstance(value, tuple | list):
-        items = [select_rows(item, index) for item in value]
+        items = [mapped(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     raise ValueError(f"encode or step returned a {type(value).__name__}: use tensors, tuples, lists, dicts or None")
 
@@ -134,7 +132,6 @@ class WrappedModel(PlainModel):
         }
 
     def set_training_state(self, state: Arrays) -> None:
-        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         super().set_training_state(state)
         for name, steps in self._steps().items():
             steps.fill_(state[f"step/{name}"].item())
@@ -172,7 +169,8 @@ def build(
         raise ValueError(f"impls.wrap needs a torch.nn.Module or a function that returns one, not {module!r}")
     missing = [name for name in ("encode", "decode") if not callable(getattr(module, name, None))]
     if missing:
-        raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")
+        needed = "encode(source) and decode(memory, target_in)"
+        raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {needed}")
     _check_parameters(module)
     source = DropoutSource(device_of(device))
     model = WrappedModel(module, training=training, dropout_source=source, seed=seed, precision=precision)
@@ -220,7 +218,6 @@ def _check_memory(model: WrappedModel) -> None:
         with model.evaluation():
             memory = model.module.prefill(model.to_device(source)).memory
         _check_rows(f"{type(model.module.user).__name__}.encode", memory, len(source))
-        select_rows(memory, model.to_device(np.arange(len(source))))  # refuses anything but tensors
 
 
 def _check_steps(model: WrappedModel, target_vocabulary_size: int) -> None:
@@ -239,22 +236,17 @@ def _check_steps(model: WrappedModel, target_vocabulary_size: int) -> None:
 
 
 def _check_rows(method: str, value: Any, sentences: int) -> None:
-    """Raise ValueError unless the first dimension of each tensor that a method returned is the sentence."""
-    for tensor in _tensors(value):
+    """Raise ValueError unless a method returned nothing but tensors whose first dimension is the sentence."""
+
+    def check(tensor: torch.Tensor) -> torch.Tensor:
         if tuple(tensor.shape[:1]) != (sentences,):
             raise ValueError(
                 f"{method} returned a tensor of shape {tuple(tensor.shape)} for {sentences} sentence"
                 f"{'s' * (sentences > 1)}: the first dimension of each tensor must be the sentence"
             )
+        return tensor
 
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield every tensor in nested tuples, lists and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | tuple | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+    mapped(value, check)
 
 
 def _check_shapes(model: WrappedModel, source_vocabulary_size: int, target_vocabulary_size: int) -> None:

@@ -111,13 +111,6 @@ def test_output_loss_ignores_rows_without_target(smoothing: float, optimised: bo
     torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
 
 
-def test_output_loss_without_tokens_is_0() -> None:
-    features = normal(0, 4)
-    objective, nats = output_loss(features, normal(9, 4), normal(9), torch.zeros(0, dtype=torch.long), 0.1)
-    objective.backward()
-    assert (objective.item(), nats.item(), features.grad.shape) == (0, 0, (0, 4))
-
-
 def test_add_masked_gradients_pass_gradcheck() -> None:
     keep_mask = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
     assert torch.autograd.gradcheck(lambda x, added: add_masked(x, added, keep_mask), (normal(2, 3), normal(2, 3)))
@@ -138,18 +131,6 @@ def test_dropout_keep_mask_has_rate_and_is_independent(rate: float) -> None:
         together = (centred[distance:] * centred[:-distance]).mean() / deviation**2
         assert abs(together) < 4 / x.numel() ** 0.5
     assert dropout(x).unique().tolist() == [0, pytest.approx(1 / (1 - rate))]
-
-
-def test_dropout_onto_residual_equals_separate_sum() -> None:
-    noise = DropoutSource(torch.device("cpu"))
-    dropout, x, residual = Dropout(0.3, noise), torch.rand(50, 7), torch.rand(50, 7)
-    noise.restart(5, 2)
-    dropped = dropout(x)
-    noise.restart(5, 2)
-    torch.testing.assert_close(dropout(x, onto=residual), residual + dropped)
-    dropout.eval()
-    assert torch.equal(dropout(x), x)
-    assert torch.equal(dropout(x, onto=residual), residual + x)
 
 
 @pytest.mark.parametrize("variant", [name for name in registry.names() if name != "paper_base"])
@@ -210,12 +191,3 @@ def test_softmax_without_gradients_equals_torch(shape: tuple[int, ...]) -> None:
         weights = softmax(scores.clone())
     assert (weights - expected).abs().max() < 1e-6
     assert not weights[1:, :, :, shape[-1] // 2 + 1 :].any()
-
-
-@pytest.mark.parametrize("gradients", [False, True])
-def test_softmax_overwrites_scores_only_without_gradients(gradients: bool) -> None:
-    scores = normal(128, 8, 1, 7).detach().float()
-    before = scores.clone()
-    with torch.set_grad_enabled(gradients):
-        softmax(scores)
-    assert torch.equal(scores, before) == gradients

@@ -94,14 +94,6 @@ def test_padded_update_equals_plain(name: str) -> None:
             np.testing.assert_allclose(after[tensor], array, rtol=1e-3, atol=2e-5, err_msg=tensor)
 
 
-def test_padded_loss_not_finite_is_reported() -> None:
-    static = graph_model()
-    weights = static.weights()
-    static.set_weights({**weights, "output.bias": np.full_like(weights["output.bias"], np.nan)})
-    static.train_step(random_batch(1), RATE)
-    assert not static.take_totals().finite
-
-
 def test_padded_shapes_are_few_and_large_enough() -> None:
     assert padded_shape(random_batch(2), graphs.ROWS, graphs.LONGEST) == BatchShape(graphs.ROWS, 8, 8)
     assert padded_shape(random_batch(2, rows=2 * graphs.ROWS), graphs.ROWS, graphs.LONGEST).rows == 2 * graphs.ROWS
@@ -115,19 +107,6 @@ def test_padded_shapes_are_few_and_large_enough() -> None:
             assert padded_length % LENGTH_STEP == 0 or padded_length == graphs.LONGEST
     assert len(shapes) <= (graphs.LONGEST // LENGTH_STEP + 1) ** 2
     assert {shape.rows for shape in shapes} == {graphs.ROWS}
-
-
-def test_graph_and_plain_model_exchange_training_state() -> None:
-    batches, rows = random_batches(6), []
-    expected = curve(graphs.model(TorchModel, graphs.recipe(), graphs.training()), batches)
-    state = None
-    for kind, part in ((GraphModel, batches[:2]), (TorchModel, batches[2:4]), (GraphModel, batches[4:])):
-        resumed = graphs.model(kind, graphs.recipe(), graphs.training())
-        if state is not None:
-            resumed.set_training_state(state)
-        rows += curve(resumed, part)
-        state = resumed.training_state()
-    np.testing.assert_allclose(rows, expected, rtol=ROUNDING)
 
 
 def addresses(static: TorchModel) -> list[int]:
@@ -230,26 +209,6 @@ def test_shape_is_captured_once_in_shared_memory(gpu: graphs.SimulatedGpu, repla
     assert compilation.seconds > 0
 
 
-def test_capture_restores_state(replayed: GraphModel) -> None:
-    curve(replayed, [random_batch(1)])
-    replayed.train_step(random_batch(1), RATE)
-    before = replayed.training_state()
-    inputs = cuda_graph_training.Inputs(BatchShape(graphs.ROWS, 8, 8), torch.device("cpu"))
-    inputs.fill(random_batch(2), RATE)
-    replayed._capture_update("another", lambda: replayed._update(inputs), replayed._state)
-    assert_equal(replayed.training_state(), before)
-
-
-def test_replay_after_restoring_state_repeats_updates(gpu: graphs.SimulatedGpu, replayed: GraphModel) -> None:
-    """Loading a checkpoint or the best epoch's weights affects graphs that were captured before."""
-    batches, start = random_batches(5), replayed.training_state()
-    first = curve(replayed, batches)
-    replayed.set_training_state(start)
-    graphs = len(gpu.graphs)
-    assert curve(replayed, batches) == first
-    assert len(gpu.graphs) == graphs
-
-
 def test_shapes_beyond_max_graphs_run_directly(
     gpu: graphs.SimulatedGpu, replayed: GraphModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,4 +290,4 @@ def test_cuda_graphs_unsupported_model_is_not_built(variant: str, reason: str) -
     with pytest.raises(ValueError, match=f"cuda_graphs=True .*{reason}"):
         impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
     with pytest.raises(ValueError, match="backend 'jax' needs framework 'keras', not 'torch'"):
-        registry.graph_builder("transformer", "torch", "jax")
+        registry.builder("transformer", "torch", "jax", cuda_graphs=True)

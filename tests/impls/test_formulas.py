@@ -11,7 +11,6 @@ import pytest
 from harness.training.schedules import learning_rate
 from impls import formulas
 from impls.contract import Activation, Training
-from impls.recipes import TRAININGS
 
 
 @pytest.mark.parametrize(
@@ -35,31 +34,10 @@ def test_inverse_sqrt_schedule_equals_vaswani_equation_3() -> None:
         assert learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
-def test_schedule_reaches_and_never_exceeds_peak(name: str) -> None:
-    training = TRAININGS[name]
-    rates = [learning_rate(training, update) for update in range(1, 2_000)]
-    assert max(rates) == pytest.approx(training.peak_rate, rel=1e-12)
-    assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
-
-
 def test_sinusoids_interleave_sine_and_cosine() -> None:
     angles = [[position / 10_000 ** (2 * pair / 6) for pair in range(3)] for position in range(7)]
     expected = [[wave(angle) for angle in row for wave in (math.sin, math.cos)] for row in angles]
     np.testing.assert_allclose(formulas.sinusoids(7, 6), expected, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("positions", "width", "message"),
-    [
-        (3, 5, "width=5: expected an even number of at least 2"),
-        (3, 0, "width=0: expected an even number of at least 2"),
-        (-1, 4, "positions=-1: expected a whole number of at least 0"),
-    ],
-)
-def test_sinusoids_wrong_size_raises(positions: int, width: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        formulas.sinusoids(positions, width)
 
 
 def test_activation_known_values() -> None:
@@ -70,18 +48,12 @@ def test_activation_known_values() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
-def test_activation_derivative_equals_slope_and_large_input_stays_finite(name: str) -> None:
+def test_activation_derivative_equals_slope_and_large_input_stays_finite(name: Activation) -> None:
     x, step = np.linspace(-5, 5, 100), 1e-6  # an even count: 0, where relu has no slope, is not among them
     slopes = (formulas.activation(name, x + step) - formulas.activation(name, x - step)) / (2 * step)
     assert formulas.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
     for function in (formulas.activation, formulas.activation_derivative):
         assert np.isfinite(function(name, np.array([-1e4, 1e4]))).all()
-
-
-@pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
-def test_unknown_activation_raises(function: object) -> None:
-    with pytest.raises(ValueError, match="activation='mish': expected one of relu, gelu, silu, tanh"):
-        function("mish", 0.0)  # type: ignore[operator]
 
 
 def test_masks_follow_rule() -> None:
@@ -93,9 +65,3 @@ def test_masks_follow_rule() -> None:
     assert np.array_equal(masks.encoder, visible)
     assert np.array_equal(masks.cross, np.repeat(visible[:, None], 3, axis=1))
     assert np.array_equal(masks.decoder, causal)
-
-
-@pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])
-def test_masks_wrong_lengths_raise(sources: list[object], targets: list[object]) -> None:
-    with pytest.raises(ValueError, match="expected two equally long lists of whole numbers of at least 1"):
-        formulas.masks(sources, targets)  # type: ignore[arg-type]

@@ -81,10 +81,7 @@ def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Cr
     + cases(*(Task(backend, "network", "squared_relu") for backend in BACKENDS[1:]), slow=True),
 )
 def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: Crew) -> None:
-    """Squared ReLU is homogeneous of degree 2; ReLU, which the recipe has, of degree 1."""
     arrays, remarks = crew.result(task)
-    np.testing.assert_allclose(arrays["squared, scaled"], arrays["squared"], atol=1e-5)
-    assert np.abs(arrays["recipe, scaled"] - arrays["recipe"]).max() > 1e-2
     assert np.abs(arrays["recipe"] - arrays["squared"]).max() > 1e-2
     assert remarks["error"] == "SameNames: layers with weights need different names"
 
@@ -106,24 +103,6 @@ def test_keras_bfloat16_is_close_to_float32_and_learns(task: Task, crew: Crew) -
     before, after = arrays["losses"]
     assert after < before / 2
     assert remarks["types"] == ["float32"]
-
-
-@pytest.mark.parametrize(
-    "task",
-    cases(*(Task("tensorflow", "packing", name) for name in SMALL))
-    + cases(*(Task(backend, "packing", name) for backend in BACKENDS[1:] for name in SMALL), slow=True),
-)
-def test_keras_packing_changes_no_value(task: Task, crew: Crew) -> None:
-    arrays, _ = crew.result(task)
-    packed = {name.removeprefix("packed/"): value for name, value in arrays.items() if name.startswith("packed/")}
-    assert any(name.startswith("first_moment/") for name in packed)
-    for name, value in packed.items():
-        expected = arrays[f"padded/{name}"]
-        tolerance = 1e-6 * max(1.0, np.abs(expected).max())
-        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=tolerance, err_msg=name)
-    assert arrays["tokens"] <= arrays["packed rows"] < 0.8 * arrays["padded rows"]
-    if task.backend != "jax":
-        assert arrays["packed rows"] == arrays["tokens"]
 
 
 @pytest.mark.parametrize("task", cases(*(Task(backend, "compilations", "base") for backend in BACKENDS[:2])))

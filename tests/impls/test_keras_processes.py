@@ -195,15 +195,6 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     assert not result.records
 
 
-@pytest.mark.parametrize("name", TORCH_OR_SLOW)
-def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
-    """By default only torch: that no process of another run loads a second framework is tested above."""
-    hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
-    result = train(folder / f"{name} alone", name, hidden)
-    assert result.code == 0, result.error
-    assert [record.status for record in result.records] == ["completed"]
-
-
 def test_scikit_learn_is_imported_while_nothing_is_hidden(tmp_path: Path) -> None:
     """Keras imports it, and the SciPy that it imports fails on modules that are None."""
     seen = "print(any(module is None for module in sys.modules.values()))"

@@ -18,7 +18,6 @@ import impls
 from harness.cli import main as program
 from harness.conformance import law_runner
 from harness.conformance.assertions import assert_same_bits
-from harness.conformance.models_under_test import with_dropout
 from harness.data.dataset import prepare
 from harness.processes import machine
 from harness.speed.matmul_peak import Products
@@ -26,7 +25,7 @@ from harness.training import load, run_progress, train
 from harness.training.self_check import check_model
 from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
-from impls.pytorch import cpu_kernels
+from impls.pytorch import cpu_kernels, torch_adapter
 from impls.pytorch.matmul_precision import has_effect, matmul_precision
 
 CPU = torch.device("cpu")
@@ -89,28 +88,22 @@ def test_medium_model_computes_like_exact_one_but_not_the_same(recipe: Recipe) -
 
 
 @lowers
-def test_medium_gradients_are_near_exact_ones() -> None:
-    recipe, training = with_dropout(BASE, 0.0), Training(clip_norm=None)  # masks differ
-    norms = []
-    for one in (model(recipe, training=training), model(recipe, "highest", training=training)):
-        one.train_step(BATCHES[0], 1e-3)
-        norms.append(one.take_totals().largest_gradient_norm)
-    assert norms[0] != norms[1]
-    assert norms[0] == pytest.approx(norms[1], rel=0.02)
+def test_medium_training_has_its_precision_and_attention_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[str, set[str]] = {}
 
+    def note(module: Any, name: str) -> None:
+        function = getattr(module, name)
 
-@lowers
-def test_medium_attention_in_training_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = []
-    sums = cpu_kernels.row_sums
+        def noted(*operands: Any) -> Any:
+            used.setdefault(name, set()).add(torch.get_float32_matmul_precision())
+            return function(*operands)
 
-    def noted(x: torch.Tensor) -> torch.Tensor:
-        used.append(torch.get_float32_matmul_precision())
-        return sums(x)
+        monkeypatch.setattr(module, name, noted)
 
-    monkeypatch.setattr(cpu_kernels, "row_sums", noted)
+    note(cpu_kernels, "row_sums")
+    note(torch_adapter, "output_loss")
     model().train_step(BATCHES[0], 1e-3)
-    assert set(used) == {"highest"}
+    assert used == {"row_sums": {"highest"}, "output_loss": {"medium"}}
 
 
 @lowers
@@ -145,27 +138,20 @@ def test_matmul_peak_is_measured_in_the_precision_of_the_run(monkeypatch: pytest
 
 @lowers
 def test_models_in_turns_compute_as_if_alone() -> None:
+    first = BATCHES[0].target_in[:, 0]
+
     def trained(*models: Seq2SeqModel) -> list[dict[str, Any]]:
         for batch in BATCHES:
             for one in models:
                 one.train_step(batch, 1e-3)
-        return [one.training_state() for one in models]
+        decodings = [one.begin_decoding(BATCHES[0].source) for one in models]
+        scores = [decoding.step(first, 3).log_probabilities for decoding in decodings]
+        return [one.training_state() | {"scores": score} for one, score in zip(models, scores, strict=True)]
 
     alone = [*trained(model()), *trained(model(name="highest"))]
-    together = trained(model(), model(name="highest"))
-    for state, expected in zip(together, alone, strict=True):
-        assert_same_bits("training state of two models in turns", state, expected)
-
-
-@lowers
-def test_decoding_in_turns_keeps_each_precision() -> None:
-    batch = BATCHES[0]
-    models = [model(), model(name="highest")]
-    alone = [one.begin_decoding(batch.source).step(batch.target_in[:, 0], 3).log_probabilities for one in models]
-    decodings = [one.begin_decoding(batch.source) for one in models]
-    for decoding, expected in zip(decodings, alone, strict=True):
-        assert np.array_equal(decoding.step(batch.target_in[:, 0], 3).log_probabilities, expected)
-    assert not np.array_equal(*alone)
+    assert not np.array_equal(alone[0]["scores"], alone[1]["scores"])
+    for state, expected in zip(trained(model(), model(name="highest")), alone, strict=True):
+        assert_same_bits("training state and scores of two models in turns", state, expected)
 
 
 def test_setting_of_the_process_does_not_reach_a_model() -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ import impls
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import spec_from_json
 from harness.experiments.suites import SUITES
-from harness.training import train
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel
 from impls.recipes import LEARNED_POSITIONS, TUTORIAL
@@ -60,17 +57,6 @@ def test_plain_uses_no_optimised_operation(monkeypatch: pytest.MonkeyPatch) -> N
     model.train_step(batch, 1e-3)
     assert logit_rows == [batch.target_out.size]
     assert model._optimiser.defaults["fused"] is None  # type: ignore[attr-defined]
-
-
-def test_plain_run_differs_from_learned_positions_in_architecture_only(tmp_path: Path, cache: Path) -> None:
-    sizes = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
-    specs = [spec(name, replace(registry.recipe(name), **sizes), updates=9) for name in ("plain", "learned_positions")]
-    records = [train.run(run, tmp_path) for run in specs]
-    assert [record.status for record in records] == ["completed"] * 2
-    plain, optimised = (record.fingerprints for record in records)
-    for evidence in ("weights", "stream", "source_vocabulary", "tokenised"):
-        assert plain[evidence] == optimised[evidence]
-    assert plain["trained_weights"] != optimised["trained_weights"]
 
 
 def test_plain_has_settings_of_learned_positions_and_is_in_no_suite() -> None:

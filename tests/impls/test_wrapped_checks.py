@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import batch_of
-from test_wrapped_module import SIZES, ThreeValues, WrongAttention, WrongLogits, small_lstm, with_results
+from test_wrapped_module import SIZES, returning, small_lstm
 from torch import nn
 
 import impls
@@ -31,37 +31,6 @@ class Normed(LstmAttention):
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         encoded, visible = super().encode(source)
         return self.norm(encoded.flatten(0, 1)).view_as(encoded), visible
-
-
-class LayersFirst(LstmAttention):
-    """Also hands on the last states of two layers, [layers,B,D], as nn.LSTM returns them."""
-
-    def encode(self, source: torch.Tensor) -> Any:
-        encoded, visible = super().encode(source)
-        return encoded, visible, encoded[:, -1].expand(2, -1, -1)
-
-
-class StepWithoutState(LstmAttention):
-    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
-        return super().step(memory, state, last)[0]
-
-
-class StateLayersFirst(LstmAttention):
-    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
-        logits, (hidden, cell) = super().step(memory, state and state[:2], last)
-        return logits, (hidden, cell, hidden.transpose(0, 1).expand(2, -1, -1))
-
-
-class StateWithLength(LstmAttention):
-    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
-        logits, new = super().step(memory, state and state[:2], last)
-        return logits, (*new, 1 if state is None else state[2] + 1)
-
-
-class LogitsOfPositions(LstmAttention):
-    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
-        logits, new = super().step(memory, state, last)
-        return logits[:, None], new
 
 
 class Scaled(LstmAttention):
@@ -145,40 +114,15 @@ def test_wrap_list_of_layers_without_weights_is_accepted() -> None:
     impls.wrap(lambda: with_a_list(nn.ReLU()), *SIZES)
 
 
-HalfLogits = with_results("HalfLogits", lambda logits, attention: (logits.half(), attention))
-
-
-class SentenceSecond(LstmAttention):
-    def encode(self, source: torch.Tensor) -> torch.Tensor:
-        return super().encode(source)[0].transpose(0, 1)
-
-
-class LengthBeside(LstmAttention):
-    def encode(self, source: torch.Tensor) -> Any:
-        return (*super().encode(source), source.shape[1])
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
         (lambda: small_lstm().double(), r"LstmAttention.source_embedding.weight is torch.float64: parameters must be"),
-        (lambda: HalfLogits(*SIZES, 16, 0.0), "HalfLogits.decode returned logits in torch.float16"),
-        (
-            lambda: with_a_list(nn.Linear(2, 2)),
-            "LstmAttention.extra is a list of layers, which are not trained",
-        ),
-        (lambda: SentenceSecond(*SIZES, 16, 0.0), r"SentenceSecond.encode returned a tensor of shape \(3, 1, \d+\)"),
-        (lambda: LengthBeside(*SIZES, 16, 0.0), "encode or step returned a int: use tensors, tuples, lists, dicts or"),
+        (lambda: with_a_list(nn.Linear(2, 2)), "LstmAttention.extra is a list of layers, which are not trained"),
         (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
         (lambda: 3, "a function that returns one, not 3$"),
         (3, "a function that returns one, not 3$"),
-        (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
-        (lambda: ThreeValues(*SIZES, 16, 0.0), "ThreeValues.decode returned a tuple: return a pair"),
-        (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
-        (
-            lambda: Normed(nn.BatchNorm1d(16)),
-            "Normed.norm.running_mean is a buffer that changes in training",
-        ),
+        (lambda: Normed(nn.BatchNorm1d(16)), "Normed.norm.running_mean is a buffer that changes in training"),
         (
             lambda: Normed(nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))),
             r"Normed.norm.parametrizations.weight.0._u is a buffer that changes in training",
@@ -189,19 +133,41 @@ class LengthBeside(LstmAttention):
             "Normed.norm.0 has sparse=True: the optimiser takes no sparse gradients, use sparse=False",
         ),
         (lambda: small_lstm().requires_grad_(False), "LstmAttention has no parameter to train"),
-        (
-            lambda: LayersFirst(*SIZES, 16, 0.0),
-            r"LayersFirst.encode returned a tensor of shape \(2, 1, 16\)",
-        ),
-        (lambda: StepWithoutState(*SIZES, 16, 0.0), "StepWithoutState.step returned a Tensor: return a pair"),
-        (
-            lambda: StateLayersFirst(*SIZES, 16, 0.0),
-            r"LayersFirst.step returned a tensor of shape \(2, 1, 16\)",
-        ),
-        (lambda: StateWithLength(*SIZES, 16, 0.0), "encode or step returned a int: use tensors, tuples, lists, dicts"),
-        (lambda: LogitsOfPositions(*SIZES, 16, 0.0), r"step returned logits of shape \(1, 1, 41\): expected \(1, 41\)"),
     ],
 )
 def test_wrap_wrong_module_is_refused(module: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         impls.wrap(module, *SIZES)
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "reason"),
+    [
+        ("decode", lambda logits, attention: (logits.half(), attention), "decode returned logits in torch.float16"),
+        (
+            "decode",
+            lambda logits, attention: (logits[..., :-1], attention),
+            r"decode returned logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)",
+        ),
+        ("decode", lambda *both: (*both, None), "decode returned a tuple: return a pair"),
+        ("decode", lambda logits, attention: (logits, attention.transpose(1, 2)), "attention weights of the wrong sha"),
+        ("encode", lambda encoded, _: encoded.transpose(0, 1), r"encode returned a tensor of shape \(3, 1, \d+\)"),
+        ("encode", lambda *both: (*both, 3), "encode or step returned a int: use tensors, tuples, lists, dicts or"),
+        (
+            "encode",  # the last states of two layers, [layers,B,D], as nn.LSTM returns them
+            lambda encoded, visible: (encoded, visible, encoded[:, -1].expand(2, -1, -1)),
+            r"encode returned a tensor of shape \(2, 1, 16\)",
+        ),
+        ("step", lambda logits, _: logits, "step returned a Tensor: return a pair"),
+        ("step", lambda logits, new: (logits[:, None], new), r"logits of shape \(1, 1, 41\): expected \(1, 41\)"),
+        ("step", lambda logits, new: (logits, (*new, 1)), "encode or step returned a int: use tensors, tuples, lists"),
+        (
+            "step",
+            lambda logits, new: (logits, (*new, new[0].transpose(0, 1).expand(2, -1, -1))),
+            r"step returned a tensor of shape \(2, 1, 16\)",
+        ),
+    ],
+)
+def test_wrap_module_with_a_wrong_result_is_refused(method: str, change: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        impls.wrap(lambda: returning(method, change)(*SIZES, 16, 0.0), *SIZES)

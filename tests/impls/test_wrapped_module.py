@@ -18,7 +18,7 @@ from harness.cli.main import main
 from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import named
 from harness.storage import run_store
-from impls.contract import EOS, PAD, SOS, Seq2SeqModel
+from impls.contract import PAD, SOS, Seq2SeqModel
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -53,22 +53,13 @@ class NoEmptySentences(LstmAttention):
         return super().encode(source)
 
 
-def with_results(name: str, change: Callable[..., Any]) -> type[LstmAttention]:
-    """Return the example with other results of `decode`: change(logits, attention)."""
-    return type(name, (LstmAttention,), {"decode": lambda self, *inputs: change(*LstmAttention.decode(self, *inputs))})
+def returning(method: str, change: Callable[..., Any]) -> type[LstmAttention]:
+    """Return the example with another result of a method, change(*result)."""
+    right = getattr(LstmAttention, method)
+    return type("Changed", (LstmAttention,), {method: lambda self, *inputs: change(*right(self, *inputs))})
 
 
-LogitsOnly = with_results("LogitsOnly", lambda logits, attention: logits)
-ZeroAttention = with_results("ZeroAttention", lambda logits, attention: (logits, torch.zeros_like(attention)))
-WrongLogits = with_results("WrongLogits", lambda logits, attention: (logits[..., :-1], attention))
-WrongAttention = with_results("WrongAttention", lambda logits, attention: (logits, attention.transpose(1, 2)))
-ThreeValues = with_results("ThreeValues", lambda logits, attention: (logits, attention, None))
-
-
-class Detached(LstmAttention):
-    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        encoded, visible = super().encode(source)
-        return encoded.detach(), visible
+LogitsOnly = returning("decode", lambda logits, attention: logits)
 
 
 class WithoutAttention(nn.Module):
@@ -124,9 +115,9 @@ def builder(kind: Callable[..., nn.Module], width: int = 32) -> Callable[..., Se
 
 without_step = builder(lambda *settings: WithoutStep(settings[-1]))
 without_attention = builder(LogitsOnly, 128)
-zero_attention = builder(ZeroAttention)
+zero_attention = builder(returning("decode", lambda logits, attention: (logits, torch.zeros_like(attention))))
 no_empty_sentences = builder(NoEmptySentences)
-detached = builder(Detached)
+detached = builder(returning("encode", lambda encoded, visible: (encoded.detach(), visible)))
 recurrent = builder(WithoutAttention, 64)
 ignores_the_source = builder(IgnoresTheSource, 64)
 tied = builder(Tied, 512)
@@ -225,23 +216,6 @@ def test_wrap_module_instance_keeps_its_weights() -> None:
         assert np.array_equal(weights[name], parameter.detach().numpy())
 
 
-def test_decoding_without_step_equals_decoding_with_step() -> None:
-    fast, slow = impls.wrap(small_lstm, *SIZES), impls.wrap(lambda: _hide_step(small_lstm()), *SIZES)
-    source = np.array([[SOS, 5, 6, EOS], [SOS, 7, EOS, PAD]], np.int32)
-    decodings = [model.begin_decoding(source) for model in (fast, slow)]
-    for last in ([SOS, SOS], [9, 8], [4, 6]):
-        expected, actual = (decoding.step(np.array(last, np.int32), 5) for decoding in decodings)
-        np.testing.assert_allclose(actual.log_probabilities, expected.log_probabilities, atol=1e-6)
-        assert (actual.tokens == expected.tokens).all()
-        for decoding in decodings:
-            decoding.reorder(np.array([1, 0]))
-
-
-def _hide_step(module: LstmAttention) -> nn.Module:
-    module.step = None  # type: ignore[assignment, method-assign]
-    return module
-
-
 class LazyTable(LstmAttention):
     """Makes a constant when it is first needed."""
 
@@ -309,10 +283,3 @@ def test_resume_keeps_the_steps_of_weights_that_some_updates_do_not_use() -> Non
         second.train_step(batch, 1e-2)
     expected = straight.weights()
     assert all((array == expected[name]).all() for name, array in second.weights().items())
-
-
-def test_reorder_unknown_state_is_refused() -> None:
-    from impls.pytorch.wrapped_module import select_rows
-
-    with pytest.raises(ValueError, match="returned a str"):
-        select_rows(("state",), torch.zeros(1, dtype=torch.int64))

@@ -18,10 +18,8 @@ from realistic_faults import REALISTIC, REALISTIC_SEARCHES
 from small_models import (
     BASE,
     GRU,
-    MAX_LENGTH,
     PLAIN,
     REFERENCE,
-    SOURCE_VOCABULARY_SIZE,
     TARGET_VOCABULARY_SIZE,
     THREE_RATES,
     all_recipes,
@@ -39,7 +37,7 @@ from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
 from harness.processes.environment_variables import thread_environment
 from impls import registry
-from impls.contract import PAD, Recipe, Seq2SeqModel, Training
+from impls.contract import Recipe, Seq2SeqModel, Training
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -164,33 +162,6 @@ def test_every_law_has_a_fault() -> None:
 def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_laws, "translate", search)
     assert_detected(results(ONE_LAYER, numbers={12}, fast=True))
-
-
-def test_law_12_counts_one_tie_in_the_singular(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_laws, "_long_search", lambda subject, model: 1)
-    search = training_laws.translate
-    monkeypatch.setattr(training_laws, "translate", lambda *words: replace(search(*words), ties=0))
-    assert results(ONE_LAYER, numbers={12}, fast=True) == [LawResult(12, "search", True, "1 tie")]
-
-
-@pytest.mark.parametrize(("sentences", "longest"), [(20, 3), (20, 14), (20, 24), (64, 3), (64, 14), (64, 40)])
-def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
-    lengths = np.full(sentences, longest)
-    lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)
-    positions = [causality_law.cuts(lengths, turn) for turn in range(causality_law.ROUNDS)]
-    assert all((row < lengths).all() for row in positions)
-    assert set(np.concatenate(positions)) == set(range(longest))
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_realistic_batch_has_documented_size(fast: bool) -> None:
-    size = (20, 24) if fast else (64, 40)
-    batch = replace(subject(BASE), fast=fast).realistic_batch()
-    for ids in (batch.source, batch.target_in, batch.target_out):
-        lengths = (ids != PAD).sum(1)
-        assert ids.shape == size
-        assert (lengths == size[1]).sum() >= size[0] // 4
-        assert len(set(lengths.tolist())) > size[0] // 4
 
 
 def test_law_that_raises_fails_with_first_line_of_error() -> None:
@@ -340,12 +311,3 @@ def test_assertions_reject_nan_and_compare_signs_of_zero() -> None:
         assert_close("logits", np.array([np.nan]), np.array([np.nan]))
     with pytest.raises(LawViolated, match="zero has other bits"):
         assert_same_bits("weights", {"zero": np.array([-0.0])}, {"zero": np.array([0.0])})
-
-
-def test_small_batch_has_different_lengths_and_room_for_padding() -> None:
-    batch = subject(BASE).batch()
-    lengths = (batch.source != 1).sum(1)
-    assert len(set(lengths.tolist())) > 1
-    assert batch.source.shape[1] + 2 <= MAX_LENGTH
-    assert batch.source.max() < SOURCE_VOCABULARY_SIZE
-    assert batch.target_out.max() < TARGET_VOCABULARY_SIZE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -56,31 +55,11 @@ def test_ensemble_step_has_the_logarithm_of_the_mean_probability() -> None:
     assert candidates.log_probabilities.dtype == np.float32
 
 
-def test_ensemble_chooses_what_no_member_chooses_alone() -> None:
-    members = [{A: 0.45, C: 0.4, EOS: 0.15}, {B: 0.45, C: 0.4, EOS: 0.15}]
-    models = [from_prefixes({(): first}, words=7) for first in members]
-    spec = DecodingSpec(max_tokens=3)
-    assert [words_of(translate(model, SENTENCES[:1], spec)) for model in models] == [[(A,)], [(B,)]]
-    ensemble: Any = Ensemble(models, 7)  # type: ignore[arg-type]
-    assert words_of(translate(ensemble, SENTENCES[:1], spec)) == [(C,)]
-
-
 @pytest.mark.parametrize("spec", SEARCHES, ids=["greedy", "beam"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_ensemble_of_equal_models_equals_the_model(spec: DecodingSpec, count: int) -> None:
     expected = translate(from_seed(0, WORDS), SENTENCES, spec)
     assert translate(tables(*(from_seed(0, WORDS) for _ in range(count))), SENTENCES, spec) == expected
-
-
-@pytest.mark.parametrize("spec", SEARCHES, ids=["greedy", "beam"])
-def test_ensemble_order_of_models_and_batches_do_not_matter(spec: DecodingSpec) -> None:
-    results = []
-    for seeds, batch_size in itertools.product(itertools.permutations(range(3)), (1, 4, 10)):
-        ensemble = tables(*(from_seed(seed, WORDS, concentration=0.5) for seed in seeds))
-        results.append(words_of(translate(ensemble, SENTENCES, replace(spec, batch_size=batch_size))))
-    assert all(result == results[0] for result in results)
-    alone = [words_of(translate(from_seed(seed, WORDS, concentration=0.5), SENTENCES, spec)) for seed in range(3)]
-    assert results[0] not in alone
 
 
 def test_ensemble_asks_each_model_once_per_step_with_its_cache() -> None:

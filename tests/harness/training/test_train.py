@@ -182,22 +182,6 @@ def test_run_speed_leaves_out_the_first_update(straight: tuple[Path, RunRecord])
     assert speed["validation_seconds"] == np.median([epoch.validation_seconds for epoch in curve])
 
 
-def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
-    results, record = straight
-    monkeypatch.setattr(train, "prepare", lambda data: pytest.fail("it was run again"))
-    assert train.run(TORCH, results) == record
-
-
-def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
-    record = straight[1]
-    repeated = train.run(TORCH, tmp_path)
-    assert repeated.scores == record.scores
-    assert repeated.fingerprints == record.fingerprints
-    other_seed = train.run(replace(TORCH, seed=1), tmp_path)
-    for name in ("stream", "weights", "trained_weights"):
-        assert other_seed.fingerprints[name] != record.fingerprints[name]
-
-
 def test_run_started_again_removes_the_earlier_record(tmp_path: Path) -> None:
     run = spec()
     interrupted(run, tmp_path, 8)
