@@ -43,6 +43,7 @@ class GruState:
         self.sources = SourceMemory(*sources)
 
     def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
         self.sources.reorder(rows)
         self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 

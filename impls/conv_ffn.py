@@ -42,5 +42,6 @@ class ConvFeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward of each position."""
         hidden = self.dropout(self.activation(self.inner(x.transpose(-1, -2))))
         return self.outer(hidden).transpose(-1, -2)

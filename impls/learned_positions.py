@@ -33,4 +33,5 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(max_length, width))
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x plus the vector of each position."""
         return x + embedding(positions, self.weight)

@@ -39,4 +39,5 @@ class TiedOutput(nn.Module):
         return self.embedding.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
         return self._packed_weight.linear(x, self.weight, self.bias)

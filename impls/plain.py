@@ -84,6 +84,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(recipe.activation_rate)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward of each position."""
         return self.outer(self.dropout(torch.relu(self.inner(x))))
 
 
@@ -99,6 +100,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(recipe.dropout)
 
     def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        """Return x after the layer."""
         attended, _ = self.self_attention(x, x, visible)
         x = self.self_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

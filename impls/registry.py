@@ -100,11 +100,11 @@ def missing(framework: str, backend: str | None = None) -> str:
 def builder(
     family: str, framework: str, backend: str | None = None, *, cuda_graphs: bool = False
 ) -> Callable[..., Any]:
-    """Import and return the builder of `family` in `framework`, with or without CUDA graphs.
+    """Import and return the builder of `family` in `framework`.
 
     Raises:
-        ValueError: As in `find_builder`; CUDA graphs are not implemented for this pair; or this process already runs
-            Keras on another backend, which is fixed at the first import of Keras.
+        ValueError: As in `find_builder`; or `cuda_graphs` is not implemented for this pair; or this process already
+            runs Keras on another backend, which is fixed at the first import of Keras.
     """
     path = find_builder(family, framework, backend)
     if cuda_graphs:
@@ -356,8 +356,12 @@ def load_exported(
 ) -> Any:
     """Return the `impls.baselines.ctranslate2.CTranslate2` of a folder that the exporter "ctranslate2" wrote.
 
-    `compute_type`, one of `COMPUTE_TYPES`, is the number format of the weights; `vocabularies` are the source and the
-    target words. The folder is not needed afterwards.
+    Args:
+        compute_type: The number format of the weights, one of `COMPUTE_TYPES`.
+        recipe: The recipe of the weights.
+        vocabularies: The source and the target words.
+        folder: The folder. It is read now and not needed afterwards.
+        device: The device of the model.
 
     Raises:
         ValueError: The library lacks the device or the number format here; `missing_baseline` tells before.

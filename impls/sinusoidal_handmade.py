@@ -44,6 +44,7 @@ class Sinusoids(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x plus the vector of each position."""
         return x + self.table.index_select(0, positions)
 
 
@@ -57,6 +58,7 @@ class HandmadeLayerNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the normalised x."""
         centred = x - x.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)
         return self.scale * centred / (variance + self.epsilon).sqrt() + self.shift

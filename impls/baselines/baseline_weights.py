@@ -58,7 +58,7 @@ def as_transformer(library: str, recipe: Recipe) -> TransformerRecipe:
 
 
 def renamed(recipe: TransformerRecipe, weights: Arrays, rules: Rules) -> Arrays:
-    """Return weights and position vectors under a library's names, kernels transposed to [out,in]."""
+    """Return weights and position vectors under a library's names, kernels transposed to [out,in] as libraries do."""
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     converted: Arrays = {}
     for name, array in (weights | tables).items():

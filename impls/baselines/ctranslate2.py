@@ -109,7 +109,9 @@ class CTranslate2:
 
 def build(
     recipe: Recipe,
-    *sizes: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
     training: Training,
     weights: Arrays,
     device: str = "cpu",
@@ -120,8 +122,8 @@ def build(
     OMP_NUM_THREADS sets the number of threads; otherwise it is the library's default.
     """
     name = "ctranslate2" if compute_type == "float32" else f"ctranslate2_{compute_type}"
-    recipe = admit(f"baseline {name!r}", recipe, sizes, weights, CONVERTIBLE)
-    vocabularies = _vocabulary(sizes[0]), _vocabulary(sizes[1])
+    recipe = admit(f"baseline {name!r}", recipe, (source_vocabulary_size, target_vocabulary_size), weights, CONVERTIBLE)
+    vocabularies = _vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size)
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
         convert(recipe, weights, *vocabularies).save(folder)
         return CTranslate2(name, recipe, vocabularies, _translator(folder, device, compute_type))

@@ -107,9 +107,17 @@ def _generation(search: Search) -> GenerationConfig:
     )
 
 
-def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> Marian:
+def build(
+    recipe: Recipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> Marian:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'marian'", recipe, sizes, weights, TUTORIAL)
+    recipe = admit("baseline 'marian'", recipe, (source_vocabulary_size, target_vocabulary_size), weights, TUTORIAL)
     return Marian(recipe, _module("baseline 'marian'", recipe, weights), training, device)
 
 

@@ -143,11 +143,21 @@ class NnTransformer(PlainLoop):
         return [before_end(row) for row in words[:, 1:].tolist()]
 
 
-def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> NnTransformer:
+def build(
+    recipe: Recipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> NnTransformer:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'nn_transformer'", recipe, sizes, weights, TUTORIAL)
+    recipe = admit(
+        "baseline 'nn_transformer'", recipe, (source_vocabulary_size, target_vocabulary_size), weights, TUTORIAL
+    )
     with torch.random.fork_rng(devices=[]):
-        module = LibraryTransformer(recipe, *sizes)
+        module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     put(module, _packed(renamed(recipe, weights, NAMES)))
     return NnTransformer(recipe, module, training, device)
 

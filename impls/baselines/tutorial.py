@@ -64,10 +64,18 @@ class Plain(PlainLoop):
         return search(next_logits, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
 
 
-def build(recipe: Recipe, *sizes: int, training: Training, weights: Arrays, device: str = "cpu") -> Plain:
+def build(
+    recipe: Recipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> Plain:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("baseline 'plain'", recipe, sizes, weights, TUTORIAL)
+    recipe = admit("baseline 'plain'", recipe, (source_vocabulary_size, target_vocabulary_size), weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
-        module = PlainTransformer(recipe, *sizes)
+        module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     put(module, renamed(recipe, weights, NAMES))
     return Plain(recipe, module, training, device)

@@ -109,6 +109,7 @@ class TensorFlow(Backend):
     """Compiles to a graph once, for arrays of any length."""
 
     def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
+        """Return the gradients of the function's first result, and its second result."""
         import tensorflow as tf
 
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -147,11 +148,13 @@ class TensorFlow(Backend):
         return tuple(len(tf.nest.flatten(argument)) for argument in arguments[1:])
 
     def has_gpu(self) -> bool:
+        """Return whether the backend can use a GPU."""
         import tensorflow as tf
 
         return bool(tf.config.list_physical_devices("GPU"))
 
     def synchronize(self, tensors: Any) -> None:
+        """Wait until `tensors`, in any structure, have been computed."""
         import tensorflow as tf
 
         tf.test.experimental.sync_devices()
@@ -164,6 +167,7 @@ class Jax(Backend):
     buckets = True
 
     def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
+        """Return the gradients of the function's first result, and its second result."""
         import jax
 
         (_, rest), gradients = jax.value_and_grad(function, has_aux=True)(weights)
@@ -184,11 +188,13 @@ class Jax(Backend):
         return tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(arguments[1:]))
 
     def has_gpu(self) -> bool:
+        """Return whether the backend can use a GPU."""
         import jax
 
         return any(device.platform == "gpu" for device in jax.devices())
 
     def synchronize(self, tensors: Any) -> None:
+        """Wait until `tensors`, in any structure, have been computed."""
         import jax
 
         jax.block_until_ready(tensors)
@@ -207,6 +213,7 @@ class Compiled:
         self._compiled: set[Hashable] = {None}
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
         kind = backend().kinds(arguments)
         if kind in self._compiled:
             return self._call(*arguments)

@@ -40,6 +40,7 @@ class KerasDecoding:
         self._model, self._state, self._rows, self._position = model, state, rows, 0
 
     def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         model, most = self._model, self._model.max_length
         if most is not None:
             check_length(self._position + 1, most)
@@ -54,6 +55,7 @@ class KerasDecoding:
         return Candidates(scores, tokens.astype(np.int32))
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows."""
         self._rows = len(rows)
         with self._model.device():
             chosen = self._model.to_device(_filled(rows, self._model.rows(self._rows), 0))
@@ -61,12 +63,14 @@ class KerasDecoding:
 
 
 class KerasModel:
-    """A `Seq2SeqModel` around a compiled `Program`; `impls.contract` describes the methods."""
+    """A `Seq2SeqModel` around a compiled `Program`."""
 
     def __init__(
         self,
         recipe: Recipe,
-        *sizes: int,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        *,
         training: Training,
         seed: int,
         device: str,
@@ -76,8 +80,9 @@ class KerasModel:
         if precision not in PRECISIONS:
             raise ValueError(f"unknown precision {precision!r}: use {' or '.join(PRECISIONS)}")
         self.recipe = recipe if network is None else None  # which another network does not obey
-        self.target_vocabulary_size, self._device = sizes[1], device_of(device)
-        self.program = program(recipe, *sizes, policy=PRECISIONS[precision], device=self._device, network=network)
+        self.target_vocabulary_size, self._device = target_vocabulary_size, device_of(device)
+        sizes, policy = (source_vocabulary_size, target_vocabulary_size), PRECISIONS[precision]
+        self.program = program(recipe, *sizes, policy=policy, device=self._device, network=network)
         self.max_length = self.program.network.max_length
         self._compiled_earlier = len(self.program.seconds)
         self._training, self._seed, self._updates = training, seed, 0
@@ -89,6 +94,7 @@ class KerasModel:
     # Training ---------------------------------------------------------------------------------------------------------
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; never waits for the device."""
         self._updates += 1
         packed = self._given(batch)
         teacher_forced: tuple[Tensor, ...] = ()
@@ -121,12 +127,14 @@ class KerasModel:
         return self.to_device(np.float32(number))
 
     def take_totals(self) -> Totals:
+        """Wait for the device, return the sums since the last call, and reset them."""
         totals = self.peek_totals()
         self._summed = NO_TOTALS
         return totals
 
     def peek_totals(self) -> Totals:
         # The pending updates are added one by one, so that the time of the call does not change the rounding.
+        """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
         totals = self._summed
         for update, tokens in self._sums:
             objective, nats, norm = (float(ops.convert_to_numpy(value)) for value in update)
@@ -144,6 +152,7 @@ class KerasModel:
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def token_nats(self, batch: Batch) -> Numbers:
+        """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""
         packed = self._given(batch)
         with self.device():
             nats = ops.convert_to_numpy(self.program.nats(self.held.weights, packed))
@@ -151,18 +160,21 @@ class KerasModel:
         return np.where(batch.target_out == PAD, np.float32(0), nats[rows])
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the logits of the next token at each position, [B,T,V]."""
         with self.device():
             logits = self.program.logits(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
         return np.array(ops.convert_to_numpy(logits)[:rows, :columns])
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.device():
             attention = self.program.attention(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
         return np.array(ops.convert_to_numpy(attention)[:rows, :, :, :columns, : source.shape[1]])
 
     def begin_decoding(self, source: Ids) -> KerasDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         rows, columns = self.rows(len(source)), self._columns(source.shape[1])
         with self.device():
             state = self.program.prefill(self.held.weights, self.to_device(_widened(source, (rows, columns))))
@@ -218,6 +230,7 @@ class KerasModel:
         return keras.device(self._device)
 
     def synchronize(self) -> None:
+        """Wait until the device has finished all enqueued work."""
         backend().synchronize(self.held.weights)
 
     def compilation(self) -> Compilation:
@@ -228,13 +241,16 @@ class KerasModel:
     # Weights and state ------------------------------------------------------------------------------------------------
 
     def weights(self) -> Arrays:
+        """Return copies of all weights under their canonical names and in their canonical layouts."""
         return self._read(self.held.weights)
 
     def set_weights(self, weights: Arrays) -> None:
+        """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(weights, self.program.shapes)
         self.held = self.held._replace(weights=self._written(weights))
 
     def training_state(self) -> Arrays:
+        """Return what an exact resume needs: weights, moments, the number of updates and the seed."""
         state: Arrays = {}
         for kind, tensors in zip(("weights", "first_moment", "second_moment"), self.held, strict=True):
             state |= {f"{kind}/{name}": array for name, array in self._read(tensors).items()}
@@ -242,6 +258,7 @@ class KerasModel:
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         kinds = ("weights", "first_moment", "second_moment")
         expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
         sums = {f"totals/{total.name}": () for total in fields(Totals)}
@@ -286,9 +303,9 @@ def device_of(name: str) -> str:
     return f"gpu:{number or 0}"
 
 
-def build(recipe: Recipe, *sizes: int, **settings: Any) -> KerasModel:
+def build(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> KerasModel:
     """Build any `TransformerRecipe` or `GruRecipe` with the settings of `impls.build`.
 
     `network`, a subclass of `TransformerNetwork`, replaces that of the recipe; see `examples/keras_squared_relu.py`.
     """
-    return KerasModel(recipe, *sizes, **settings)
+    return KerasModel(recipe, source_vocabulary_size, target_vocabulary_size, **settings)

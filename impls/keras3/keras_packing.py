@@ -3,10 +3,17 @@
 Half of a random batch is padding. In a Transformer, everything that treats positions independently (embeddings,
 projections, norms, feed-forward, output, loss) computes on packed rows [1,N,D]; only attention computes on sentences
 [B,L,D], where L is their padded length. In the GRU, the output layer and the loss compute on packed rows.
-On random batches of Multi30k this halves the processor time of a Transformer's update on JAX, and saves a quarter on
-TensorFlow.
 
-XLA compiles once for each shape, so N is rounded up to a multiple of 256 on JAX: an epoch then has 8 shapes.
+Processor time of an update per target token on random batches of 128 sentences of Multi30k, at the tutorials' sizes and
+on one thread, relative to batches of similar lengths without packing:
+
+                      without packing     packed
+                      TensorFlow   JAX    TensorFlow   JAX
+    learned_positions       1.74   2.27         1.25   1.18
+    bahdanau_gru            1.65   1.88         1.60   1.60
+
+XLA compiles once for each shape, so N is rounded up to a multiple of 256 on JAX: an epoch of random batches has 8
+shapes (without packing 6) and 12 % more rows than tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Computed positions of a Transformer in Keras 3: sinusoids, rotations and biases.
 
-Shapes use the letters of `impls.contract`.
+Shapes use the repository's letters: B sentences, S source positions, T target positions, D width, H heads, K head
+width.
 """
 
 from __future__ import annotations

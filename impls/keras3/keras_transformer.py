@@ -2,7 +2,8 @@
 
 Source: Vaswani et al. 2017, section 3, and the sources of the recipe's choices. It uses only `keras.layers` and
 `keras.ops`, so that it runs on TensorFlow, JAX and torch. Layers have the canonical names of their weights, with "-"
-instead of ".", which Keras on torch does not accept. Shapes use the letters of `impls.contract`.
+instead of ".", which Keras on torch does not accept. Shapes use the repository's letters: B sentences, S source
+positions, T target positions, V vocabulary size, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class HandmadeLayerNorm(layers.Layer):
         self.shift = self.add_weight(shape=(width,), name="beta", initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
+        """Return the normalised x."""
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
         return self.scale * centred / ops.sqrt(variance + self.epsilon) + self.shift
@@ -83,6 +85,7 @@ class Embedder(layers.Layer):
         self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def call(self, words: Tensor, positions: Tensor, training: bool = False) -> Tensor:
+        """Embed tokens at `positions`."""
         x = self.embedding(words) * self.scale
         if self.learned is not None:
             x = x + self.learned(positions)
@@ -167,6 +170,7 @@ class FeedForward(layers.Layer):
         self.dropout = layers.Dropout(recipe.activation_rate, seed=0)
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
+        """Return the feed-forward of each position."""
         hidden = self.inner(x)
         if self.gate is None:
             hidden = activation(self.activation_name, hidden)

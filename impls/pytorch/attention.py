@@ -1,7 +1,7 @@
 """Multi-head attention in torch, on padded batches and on packed rows, with rotary positions and ALiBi.
 
-Source: Vaswani et al. 2017, section 3.2. Shapes use the letters of `impls.contract`, N for packed rows of the
-target and M for those of the source.
+Source: Vaswani et al. 2017, section 3.2. Shapes use the repository's letters: B sentences, S source positions, T target
+positions, D width, H heads, K head width; N packed rows of the target and M of the source.
 """
 
 from __future__ import annotations

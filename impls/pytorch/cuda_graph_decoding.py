@@ -43,8 +43,14 @@ Capture = Callable[[Hashable, Operation, Sequence[torch.Tensor]], Operation]
 
 
 class DecodingShape(NamedTuple):
-    """The shape of a captured step: A sources and R rows, both with padding, S source positions of each source, the
-    capacity of the caches in target positions, and the number of candidates of each row.
+    """The shape of a captured step.
+
+    Attributes:
+        sources: The number of sources A, including padding.
+        positions: Source positions S.
+        rows: The number of rows R, including padding.
+        capacity: Target positions of the caches.
+        best: Candidates per row.
     """
 
     sources: int
@@ -68,9 +74,11 @@ class FixedLayerCache:
 
     @property
     def capacity(self) -> int:
+        """The number of positions, including unused ones."""
         return self.keys_and_values[0].shape[2]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write those of the newest token, [R,H,1,K] each, and return all."""
         for tensor, newest in zip(self.keys_and_values, (key, value), strict=True):
             tensor.index_copy_(2, self.length[None], newest)
         return self.keys_and_values
@@ -205,6 +213,7 @@ class GraphDecoding(TorchDecoding):
         self._rows: Rows = np.zeros(0, dtype=np.intp)
 
     def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest token of each row, [R], and return the `best` most probable next tokens."""
         with torch.inference_mode():
             if self._step is not None and not self._step.fits(self._length, best):
                 self.unbind()
@@ -218,6 +227,7 @@ class GraphDecoding(TorchDecoding):
         return candidates
 
     def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
         if self._step is not None and self._state.sources.leaves_unchanged(rows):
             self._rows = self._rows[rows]
             return

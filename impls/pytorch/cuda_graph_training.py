@@ -188,6 +188,7 @@ class GraphModel(TorchModel):
         self._optimiser.zero_grad(set_to_none=True)
 
     def begin_decoding(self, source: Ids) -> GraphDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
             return GraphDecoding(self, self.module.prefill(self.to_device(source)), self._steps)
 
@@ -197,11 +198,15 @@ class GraphModel(TorchModel):
         return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
 
 
-def build(recipe: TransformerRecipe, *sizes: int, device: str, **settings: Any) -> TorchModel:
+def build(
+    recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
+) -> TorchModel:
     """Build any `TransformerRecipe` with captured updates and the settings of `impls.build`.
 
     Raises: ValueError if the device is not a GPU.
     """
     if not device.startswith("cuda"):
         raise ValueError(f"cuda_graphs=True needs a CUDA device, not device={device!r}")
-    return torch_adapter.build(recipe, *sizes, device=device, kind=GraphModel, **settings)
+    return torch_adapter.build(
+        recipe, source_vocabulary_size, target_vocabulary_size, device=device, kind=GraphModel, **settings
+    )

@@ -1,6 +1,6 @@
 """The state of incremental decoding in torch: projected sources, and the keys and values of the tokens so far.
 
-Shapes use the letters of `impls.contract`, A for sources, R for rows that translate them: R = A x beam.
+Shapes use the repository's letters, and A for sources, R for rows that translate them: R = A x beam.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ CACHE_STEP = 8
 
 
 class RowTensors(dict[str, torch.Tensor]):
-    """A state of tensors by name; the first dimension of each is the row. `reorder` is that of `Decoding`."""
+    """A state of tensors by name; the first dimension of each is the row."""
 
     def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
         for name, tensor in self.items():
             self[name] = tensor.index_select(0, torch.from_numpy(rows).to(tensor.device))
 
@@ -96,6 +97,7 @@ class GrowingLayerCache:
         return [tensor[:, :, : self.length] for tensor in self._buffers]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add those of the newest token, [R,H,1,K] each, and return all, [R,H,length,K] each."""
         if self.length == (self._buffers[0].shape[2] if self._buffers else 0):
             free = key.new_empty((*key.shape[:2], CACHE_STEP, key.shape[3]))
             self._buffers = [torch.cat([tensor, free], dim=2) for tensor in self._buffers] or [free, free.clone()]
@@ -106,4 +108,5 @@ class GrowingLayerCache:
         return keys, values
 
     def reorder(self, rows: torch.Tensor) -> None:
+        """Keep, drop, repeat or reorder rows."""
         self._buffers = [tensor.index_select(0, rows) for tensor in self._buffers]

@@ -36,10 +36,12 @@ class PlainModel(TorchDropoutModel):
         self._count(batch.tokens)
 
 
-def build(recipe: PlainRecipe, *sizes: int, device: str, **settings: Any) -> PlainModel:
+def build(
+    recipe: PlainRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
+) -> PlainModel:
     """Build any `PlainRecipe` with the settings of `impls.build`."""
     dropout_source = DropoutSource(device_of(device))
     with torch.random.fork_rng(devices=[]):
-        module = PlainTransformer(recipe.as_transformer(), *sizes)
-    weights = initial(recipe, *sizes, seed=settings["seed"])
+        module = PlainTransformer(recipe.as_transformer(), source_vocabulary_size, target_vocabulary_size)
+    weights = initial(recipe, source_vocabulary_size, target_vocabulary_size, seed=settings["seed"])
     return PlainModel(recipe, module, weights, dropout_source=dropout_source, **settings)

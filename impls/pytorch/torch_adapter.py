@@ -49,13 +49,14 @@ def most_probable(logits: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.
 
 
 class TorchDecoding:
-    """A `Decoding`; `state` is what the module's `prefill` returned."""
+    """Incremental decoding of a batch."""
 
     def __init__(self, model: TorchModel, state: Any) -> None:
         self._model = model
         self._state = state
 
     def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         with self._model.evaluation():
             features = self._model.module.step(self._state, self._model.to_device(last))
             logits = self._model.module.output(features).float()
@@ -65,12 +66,13 @@ class TorchDecoding:
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows."""
         with self._model.without_gradients():
             self._state.reorder(rows)
 
 
 class TorchModel:
-    """A `Seq2SeqModel` around a torch module; `impls.contract` describes its methods.
+    """A `Seq2SeqModel` around a torch module.
 
     The module has `forward(source, target_in)` giving features, `output(features)` giving logits,
     `cross_attention(source, target_in)`, and for incremental decoding `prefill(source)`, giving a state that has
@@ -192,11 +194,13 @@ class TorchModel:
         self._counted = [totals.tokens, totals.updates]
 
     def peek_totals(self) -> Totals:
+        """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
         objective, nats = self._sums.tolist()
         tokens, updates = self._counted
         return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
 
     def take_totals(self) -> Totals:
+        """Wait for the device, return the sums since the last call, and reset them."""
         totals = self.peek_totals()
         self._set_totals(NO_TOTALS)
         return totals
@@ -204,6 +208,7 @@ class TorchModel:
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def token_nats(self, batch: Batch) -> Numbers:
+        """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""
         nats = np.zeros(batch.target_out.shape, np.float32)
         with self.evaluation():
             features, indices = self._features(batch)
@@ -214,15 +219,18 @@ class TorchModel:
         return nats
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the logits of the next token at each position, [B,T,V]."""
         with self.evaluation():
             features = self.module(self.to_device(source), self.to_device(target_in))
             return self.module.output(features).float().cpu().numpy()
 
     def begin_decoding(self, source: Ids) -> TorchDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
             return TorchDecoding(self, self.module.prefill(self.to_device(source)))
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.evaluation():
             return self.module.cross_attention(self.to_device(source), self.to_device(target_in)).float().cpu().numpy()
 
@@ -242,20 +250,24 @@ class TorchModel:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
 
     def synchronize(self) -> None:
+        """Wait until the device has finished all enqueued work."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     # Weights and state ------------------------------------------------------------------------------------------------
 
     def weights(self) -> Arrays:
+        """Return copies of all weights under their canonical names and in their canonical layouts."""
         return {name: slot.read(slot.parameter) for name, slot in self._slots.items()}
 
     def set_weights(self, weights: Arrays) -> None:
+        """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(weights, {name: slot.shape for name, slot in self._slots.items()})
         for name, slot in self._slots.items():
             slot.write(slot.parameter, weights[name])
 
     def training_state(self) -> Arrays:
+        """Return what an exact resume needs: weights, moments, the number of updates and the seed."""
         state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
         state |= {f"totals/{name}": np.array(value) for name, value in vars(self.peek_totals()).items()}
         for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
@@ -264,6 +276,7 @@ class TorchModel:
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
         self._set_totals(Totals(**{total.name: state[f"totals/{total.name}"].item() for total in fields(Totals)}))
@@ -357,10 +370,16 @@ def device_of(name: str) -> torch.device:
 
 
 def build(
-    recipe: Recipe, *sizes: int, device: str, kind: type[TorchModel] = TransformerModel, **settings: Any
+    recipe: Recipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    device: str,
+    kind: type[TorchModel] = TransformerModel,
+    **settings: Any,
 ) -> TorchModel:
     """Build any recipe but the plain one with the settings of `impls.build`; `kind` is the model of a Transformer."""
-    dropout_source = DropoutSource(device_of(device))
+    dropout_source, sizes = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *sizes, seed=settings["seed"])
     module: nn.Module
     with torch.random.fork_rng(devices=[]):  # torch draws initial values, which `weights` replace

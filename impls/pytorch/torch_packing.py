@@ -4,8 +4,8 @@ The packed rows of a batch are its N tokens, one sentence after the other in asc
 treat positions independently compute on packed rows. Attention needs padding: it works on groups of sentences of
 similar length, each padded to its own longest sentence, so that even random batches have little padding.
 
-Shapes use the letters of `impls.contract`; B sentences are those of a batch or of a group. P is the number of
-projections that one product computes together.
+Shapes use the repository's letters: B sentences (of a batch or of a group), S source positions, T target positions, H
+heads, K head width. P is the number of projections that one product computes together.
 """
 
 from __future__ import annotations

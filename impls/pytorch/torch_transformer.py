@@ -1,7 +1,8 @@
 """The torch Transformer that all recipes share: embedding, layers, masks, incremental decoding.
 
 Source: Vaswani et al. 2017, section 3. Parts that are specific to a variant are in the variant's file. Shapes use the
-letters of `impls.contract`.
+repository's letters: B sentences, S source positions, T target positions, V vocabulary size, D width, H heads, K head
+width.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class NoPositions(nn.Module):
     """The identity, for recipes whose positions act inside attention or not at all."""
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x."""
         return x
 
 
@@ -60,6 +62,7 @@ class Embedder(nn.Module):
         self.dropout = dropout
 
     def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Embed tokens at these positions."""
         return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
@@ -82,6 +85,7 @@ class DecoderCache:
         return (keys_and_values[2 * layer].transpose(-1, -2), keys_and_values[2 * layer + 1]), bias
 
     def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
         for layer in self.layers:
@@ -105,6 +109,7 @@ class FeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward of each position."""
         hidden = self.activation(self.gate(x)) * self.inner(x) if self.gated else self.activation(self.inner(x))
         return self.outer(self.dropout(hidden))
 
@@ -173,6 +178,7 @@ class Stack(nn.Module):
         self.norm = norm(recipe) if recipe.norm_order == "pre" else nn.Identity()
 
     def __iter__(self) -> Iterator[Any]:
+        """Iterate over the layers."""
         return iter(self.layers)
 
 

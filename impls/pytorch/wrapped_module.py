@@ -81,6 +81,7 @@ class WrappedState:
         self.memory, self.decoder, self.tokens = memory, None, tokens
 
     def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
         index = torch.from_numpy(rows).to(self.tokens.device)
         state = self.memory, self.decoder, self.tokens
         self.memory, self.decoder, self.tokens = mapped(state, lambda tensor: tensor.index_select(0, index))
@@ -132,6 +133,7 @@ class WrappedModel(PlainModel):
         }
 
     def set_training_state(self, state: Arrays) -> None:
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         super().set_training_state(state)
         for name, steps in self._steps().items():
             steps.fill_(state[f"step/{name}"].item())
@@ -236,7 +238,7 @@ def _check_steps(model: WrappedModel, target_vocabulary_size: int) -> None:
 
 
 def _check_rows(method: str, value: Any, sentences: int) -> None:
-    """Raise ValueError unless a method returned nothing but tensors whose first dimension is the sentence."""
+    """Raise ValueError unless the first dimension of each tensor that a method returned is the sentence."""
 
     def check(tensor: torch.Tensor) -> torch.Tensor:
         if tuple(tensor.shape[:1]) != (sentences,):
