@@ -40,10 +40,8 @@ class NoiseEstimate:
     """The noise of a metric in one table of runs.
 
     Attributes:
-        scale: The scale of the analysis.
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
-        seeds: The number of seeds.
+        rows: The number of rows, which share so many `seeds`. The variance of several is that of paired differences.
         with_sentences: Whether the variance that the test sentences add is known.
     """
 
