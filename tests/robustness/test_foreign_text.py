@@ -108,13 +108,9 @@ def test_warn_hostile_text_is_one_line(capsys: Any) -> None:
     assert capsys.readouterr().err == "bakeoff: one two\\u001b[2J\n"
 
 
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_display_hostile_text_does_not_move_the_cursor() -> None:
-    screen = Screen()
+def test_display_hostile_text_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
     display = Display(screen)
     for text in CONTROLS:
         display(Event(run=text, stage="training", remark=text))
