@@ -101,7 +101,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (rows_compared[index] for index in several)
     ]
-    sample = Sample.of(rows, metric_function(metric), METRICS[metric].scale)
+    sample = Sample(rows, metric_function(metric), METRICS[metric].scale)
     prior = inference.prior(sample.natural)
     shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))

@@ -66,7 +66,7 @@ def compare_rows(
     pairs = [(label, base) for label in labels if base is not None and label != base]
     if base is None and len(labels) <= MOST_ROWS:
         pairs = list(combinations(labels, 2))
-    sample = Sample.of(evidence, metric, scale)
+    sample = Sample(evidence, metric, scale)
     effects = _effects(sample, [(minus(first, second), {first: 1.0, second: -1.0}) for first, second in pairs])
     natural = sample.natural[sample.complete]
     level = float(np.median(natural.mean(axis=1))) if natural.size else math.nan
@@ -99,7 +99,7 @@ def contrasts(
     `weights` has the weight of rows by label for each contrast. Other rows weigh 0, but take part in the moderation of
     variances. The other arguments and errors are those of `compare_rows`.
     """
-    return _effects(Sample.of(evidence, metric, scale), list(weights.items()))
+    return _effects(Sample(evidence, metric, scale), list(weights.items()))
 
 
 def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY) -> Interval:
@@ -114,7 +114,7 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
     n = len(completed.seeds)
     if diverged:
         remarks.append(f"{missing_values(evidence)}; {n} of {len(evidence.seeds)} runs are in the mean.")
-    sample = Sample.of([completed], metric, scale)
+    sample = Sample([completed], metric, scale)
     remark = " ".join([*remarks, *sample.remarks])
     if not n:
         return Interval(label=evidence.label, remark=remark)

@@ -85,6 +85,11 @@ def test_moderated_variance_is_a_mean_with_the_prior_up_to_the_limit_of_the_f_te
     assert moderated_degrees.tolist() == [degrees, degrees, degrees, 2]
 
 
+def test_trigamma_inverse_inverts_trigamma() -> None:
+    values = np.array([1e-3, 0.1, 1.0, 5.0, 100.0])
+    assert scipy.special.polygamma(1, inference._trigamma_inverse(values)) == pytest.approx(values)
+
+
 def test_infer_three_rows_are_not_moderated() -> None:
     assert (infer(table(3, 4), all_pairs(3)).seed_degrees == 3).all()
 
