@@ -57,6 +57,7 @@ def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path, refused: Re
     (running / run_store.LOG).write_text("update 1", encoding="utf-8")
     refused(["check", "--results", str(tmp_path)], "no run has ended; in progress: running")
     write_run(tmp_path, FIRST_SPEC)
+    os.utime(running)
     starting = check(tmp_path)  # its process loads its libraries, and does not hold the lock yet
     os.utime(running, (0, 0))
     assert "C01" in failed(check(tmp_path))
@@ -67,6 +68,7 @@ def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path, refused: Re
     for remarked in (starting, report):
         assert not failed(remarked)
         assert "1 run in progress, not checked: running" in remarked.remarks
+    shutil.rmtree(running)
     run_store.remove_record(tmp_path, FIRST_SPEC.id)
     assert "C01" in failed(check(tmp_path)), "a run whose record was just removed is not in progress"
 
