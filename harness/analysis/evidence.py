@@ -159,7 +159,7 @@ class Sample:
         rows = len(evidence)
         values = np.array([[number_or_nan(value) for value in row.values] for row in self.evidence])
         self.values: Reals = values.reshape(rows, len(self.seeds))
-        self.complete = np.isfinite(self.values).all(axis=1) & bool(self.seeds)
+        self.complete: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.values).all(axis=1) & bool(self.seeds))
         self.scale = scale.suited_to(self.values)
         self.natural = self.scale.forward(self.values)
         self.has_sums, mismatched = _usable(self.evidence, metric)

@@ -235,7 +235,8 @@ def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -
     There is no test if all seeds agree and nothing else varies.
     """
     n, complete = len(sample.seeds), sample.complete
-    matrix, natural, values = matrix[:, complete], sample.natural[complete], sample.values[complete]
+    # The other rows weigh 0, but 0 · NaN would be NaN.
+    natural, values = (np.where(complete[:, None], array, 0.0) for array in (sample.natural, sample.values))
     sizes = np.abs(matrix)
     levels = sizes @ natural.mean(axis=1) / sizes.sum(axis=1)  # around which effects are shown
     means = sample.scale.shown(inference.seed_values(natural, matrix).mean(axis=1), levels)
@@ -245,9 +246,10 @@ def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -
     ]
     if n < LEAST_SEEDS:
         return estimates
-    with_sums = np.where(has_sums[:, None], matrix, 0.0)
+    of_complete = matrix[:, complete]
+    with_sums = np.where(has_sums[:, None], of_complete, 0.0)
     of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
-    inferred = inference.infer(natural, matrix, of_sentences)
+    inferred = inference.infer(sample.natural[complete], of_complete, of_sentences)
     half = inferred.half_width
     low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
     columns = {"low": low, "high": high}
