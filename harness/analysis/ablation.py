@@ -21,12 +21,7 @@ from harness.storage.run_store import FINISHED
 
 @dataclass(frozen=True)
 class FieldEffects:
-    """The effects of the levels of a field against the base's level.
-
-    Attributes:
-        levels: The levels that were run, the base's first.
-        effects: The effect of each level, by metric.
-    """
+    """The effects, by metric, of the levels of a field that were run; the first of `levels` is the base's."""
 
     field: str
     levels: tuple[str, ...]
@@ -40,9 +35,7 @@ class Factorial:
     Attributes:
         combinations: The number of combinations of the levels of `fields`.
         missing: The combinations that were not run.
-        left_out: The combinations that did not complete at every seed of `seeds`; the averages are over the rest.
-        main: The main effects of each field.
-        interactions: The interactions, by metric.
+        left_out: The combinations that did not complete at every common seed; the averages are over the rest.
     """
 
     fields: tuple[str, ...]
@@ -74,10 +67,8 @@ class Tuned:
 class StudyEffects:
     """A study and its effects, which are empty if its runs are not comparable.
 
-    Attributes:
-        fields: The effects of each field that was changed alone.
-        factorial: The effects of the fields that were crossed; None if there are none.
-        tuned: The effects at tuned learning rates; None without pilots.
+    They are those of each field that was changed alone, of the fields that were crossed, if there are some, and with
+    pilots those at tuned learning rates.
     """
 
     study: Study
@@ -129,22 +120,17 @@ class Analysis:
 
 
 def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec | None = None) -> Analysis:
-    """Return the ablation studies among the records, with their effects.
+    """Return the ablation studies among the records, pilots included, with their effects.
 
-    Args:
-        records: The runs, pilots included.
-        sentences: Returns the sentence statistics of a run; without them intervals cover only other seeds.
-        base: A run of the baseline, if it is known.
+    Without the `sentences` of runs, intervals cover only other seeds. `base` is a run of the baseline, if it is known.
     """
     records = list(records)
-    analysed = tuple(
-        _with_tuned(_effects(study, sentences), records, sentences) for study in studies(records, base=base)
+    untuned = [_effects(study, sentences) for study in studies(records, base=base)]
+    analysed = tuple(_with_tuned(effects, records, sentences) for effects in untuned)
+    by_variant = group_by(analysed, lambda effects: effects.study.variant).items()
+    return Analysis(
+        analysed, {variant: {name: _ranking(same, name) for name in ABLATION} for variant, same in by_variant}
     )
-    by_variant = group_by(analysed, lambda effects: effects.study.variant)
-    rankings = {
-        variant: {metric: _ranking(same, metric) for metric in ABLATION} for variant, same in by_variant.items()
-    }
-    return Analysis(analysed, rankings)
 
 
 def _effects(study: Study, sentences: Sentences) -> StudyEffects:
@@ -197,15 +183,17 @@ def _fields(
     """Return the effects of each field's contrasts; those of all fields on one metric form one table."""
     every_contrast = list(itertools.chain(*contrasts.values()))
     tables = {metric: estimate(study, metric, every_contrast, sentences) for metric in ABLATION}
-    fields = []
-    for field, same in contrasts.items():
-        effects = {
-            metric: tuple(effect for effect in table if effect.contrast.changed[0][0] == field)
-            for metric, table in tables.items()
-        }
-        levels = (study.base[field], *(contrast.changed[0][1] for contrast in same))
-        fields.append(FieldEffects(field, levels, effects))
-    return tuple(fields)
+    return tuple(
+        FieldEffects(
+            field=field,
+            levels=(study.base[field], *(contrast.changed[0][1] for contrast in same)),
+            effects={
+                metric: tuple(effect for effect in table if effect.contrast.changed[0][0] == field)
+                for metric, table in tables.items()
+            },
+        )
+        for field, same in contrasts.items()
+    )
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
@@ -231,7 +219,8 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
         for first, second in itertools.combinations(fields, 2)
         for first_level, second_level in itertools.product(levels[first], levels[second])
     ]
-    combinations = _combinations(levels)
+    choices = [[None, *((field, level) for level in of_field)] for field, of_field in levels.items()]
+    combinations = [tuple(filter(None, combination)) for combination in itertools.product(*choices)]
     run = {cell.changes for cell in cells}
     return Factorial(
         fields=tuple(fields),
@@ -241,12 +230,6 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
         main=_fields(study, main, sentences),
         interactions={metric: tuple(estimate(study, metric, pairs, sentences)) for metric in ABLATION},
     )
-
-
-def _combinations(levels: Mapping[str, Sequence[str]]) -> list[Changes]:
-    """Return every combination of the levels of some fields, the base's levels included."""
-    choices = [[None, *((field, level) for level in of_field)] for field, of_field in levels.items()]
-    return [tuple(filter(None, combination)) for combination in itertools.product(*choices)]
 
 
 def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:

@@ -12,8 +12,8 @@ from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
 from harness.text import short_line
-from impls.contract import Batching, Training, TransformerRecipe
-from impls.recipes import RECIPES, TUTORIAL
+from impls.contract import Batching, TransformerRecipe
+from impls.recipes import RECIPES
 
 RECIPE_LEVELS: dict[str, tuple[str, ...]] = {
     name: typing.get_args(hint)
@@ -116,7 +116,7 @@ def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tup
         if record.spec.budget == "controlled" and isinstance(record.spec.recipe, TransformerRecipe)
     ]
     by_settings = group_by(candidates, _other_settings)
-    several = [same for same in by_settings.values() if len({_levels_of(record) for record in same}) > 1]
+    several = [same for same in by_settings.values() if len({_levels(record.spec) for record in same}) > 1]
     return tuple(
         sorted(
             _told_apart([_study(same, base) for same in several]),
@@ -162,16 +162,12 @@ def _other_settings(record: RunRecord) -> str:
     return canonical_json(settings)
 
 
-def _levels(recipe: object, training: Training) -> Levels:
-    return (*(getattr(recipe, name) for name in RECIPE_LEVELS), training.batching)
-
-
-def _levels_of(record: RunRecord) -> Levels:
-    return _levels(record.spec.recipe, record.spec.training)
+def _levels(spec: RunSpec) -> Levels:
+    return (*(getattr(spec.recipe, name) for name in RECIPE_LEVELS), spec.training.batching)
 
 
 def _study(records: Sequence[RunRecord], base_run: RunSpec | None) -> Study:
-    by_levels = group_by(records, _levels_of)
+    by_levels = group_by(records, lambda record: _levels(record.spec))
     spec = records[0].spec
     base = _base(list(by_levels), spec.variant, base_run)
     cells = tuple(
@@ -185,14 +181,15 @@ def _study(records: Sequence[RunRecord], base_run: RunSpec | None) -> Study:
 
 def _base(cells: Sequence[Levels], variant: str, base_run: RunSpec | None) -> Levels:
     """Return the baseline among the cells; see `studies`."""
-    if base_run is not None and _levels(base_run.recipe, base_run.training) in cells:
-        return _levels(base_run.recipe, base_run.training)
+    if base_run is not None and _levels(base_run) in cells:
+        return _levels(base_run)
     built_in = RECIPES.get(variant)
-    variant_levels = _levels(built_in, TUTORIAL) if isinstance(built_in, TransformerRecipe) else None
+    is_transformer = isinstance(built_in, TransformerRecipe)
+    own_levels = _levels(RunSpec(variant=variant, recipe=built_in)) if is_transformer else None
 
     def rank(levels: Levels) -> tuple[int, bool, tuple[int, ...]]:
         neighbours = sum(len(_changes(levels, cell)) == 1 for cell in cells)
-        return -neighbours, levels != variant_levels, _sort_key(levels, levels)
+        return -neighbours, levels != own_levels, _sort_key(levels, levels)
 
     return min(cells, key=rank)
 

@@ -27,7 +27,7 @@ class Confound:
 
     @property
     def change(self) -> float:
-        return max(self.ratios.values()) / min(self.ratios.values())
+        return max(self.ratios.values()) / min(self.ratios.values()) if self.ratios else 1.0
 
 
 def confounds(study: Study, crossed: Sequence[str]) -> tuple[Confound, ...]:
@@ -37,13 +37,10 @@ def confounds(study: Study, crossed: Sequence[str]) -> tuple[Confound, ...]:
     factorial. Levels without position vectors have no ratio and are not compared.
     """
     separated = {*SIZES_OF_EMBEDDINGS, *(crossed if set(crossed) & set(SIZES_OF_EMBEDDINGS) else ())}
-    warned = []
-    for field in (field for field in LEVELS if field not in separated):
-        changes = [confound for confound in _by_level(study, field) if len(confound.ratios) > 1]
-        largest = max(changes, key=lambda confound: confound.change, default=None)
-        if largest is not None and largest.change > LARGEST_CHANGE:
-            warned.append(largest)
-    return tuple(warned)
+    largest = [
+        max(_by_level(study, field), key=lambda confound: confound.change) for field in LEVELS if field not in separated
+    ]
+    return tuple(confound for confound in largest if confound.change > LARGEST_CHANGE)
 
 
 def embedding_ratio(record: RunRecord) -> float | None:

@@ -17,13 +17,9 @@ from harness.analysis.scales import Scale
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of the metrics of recipes.
+    """A weighted sum of the metrics of recipes at the seeds where all of them completed.
 
-    Attributes:
-        changed: The levels that are compared with the levels `against`.
-        weights: The weight of each recipe.
-        seeds: The seeds at which all recipes completed.
-        combinations: The number of combinations of the other fields in the average.
+    The levels `changed` are compared with the levels `against`, on average over `combinations` of the other fields.
     """
 
     changed: Changes
@@ -61,12 +57,6 @@ def estimate(study: Study, metric: str, contrasts: Sequence[Contrast], sentences
 
     Each contrast uses all its own seeds. All recipes of the study that completed at these seeds take part in the
     moderation of variances.
-
-    Args:
-        study: The recipes.
-        metric: The name of the metric.
-        contrasts: The contrasts.
-        sentences: Returns the sentence statistics of a run.
     """
     effects, scale = [Effect(label=contrast.label) for contrast in contrasts], _scale(study, metric)
     for seeds, indices in group_by(range(len(contrasts)), lambda index: contrasts[index].seeds).items():
@@ -154,13 +144,10 @@ def averaged(study: Study, recipes: Collection[Changes], changed: Changes) -> Co
         corners = {}
         for selection in itertools.product((True, False), repeat=len(changed)):
             levels = list(itertools.compress(changed, selection))
-            corners[_ordered([*context, *levels])] = (-1.0) ** (len(changed) - len(levels))
+            recipe = sorted([*context, *levels], key=lambda pair: list(LEVELS).index(pair[0]))
+            corners[tuple(recipe)] = (-1.0) ** (len(changed) - len(levels))
         if corners.keys() <= set(recipes):
             weights.update(corners)
             combinations += 1
     weights = {changes: weight / combinations for changes, weight in weights.items()}
     return contrast(study, changed, against, weights, combinations)
-
-
-def _ordered(pairs: Sequence[tuple[str, str]]) -> Changes:
-    return tuple(sorted(pairs, key=lambda pair: list(LEVELS).index(pair[0])))

@@ -76,8 +76,7 @@ class Effect(Interval):
 
     Attributes:
         tested: What the p-value covers: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing.
-        standard_error: The standard error on the natural scale of the metric.
-        degrees: The degrees of freedom of the standard error.
+        standard_error: The standard error on the natural scale of the metric, with its `degrees` of freedom.
         p: The p-value of this comparison alone: below 0.05 exactly if the 95 % interval excludes 0.
         p_holm: The p-value after Holm's correction for all comparisons of the table.
         above_zero: The probability that the effect is above 0 for a new seed on the same test sentences.

@@ -131,69 +131,46 @@ def _is_order(metric: str) -> bool:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The rows of a table at their common seeds, on the natural scale.
+    """The rows of a table, which have different labels, at their common seeds, on the natural scale.
 
     Attributes:
+        evidence: The rows at these `seeds`.
         values: The metric of each run, [V,n]; NaN for a run without a value.
+        complete: Whether a row has a value at every common seed, [V].
         scale: The scale of the analysis: that of the metric, unless `Scale.suited_to` the values is another.
         natural: The values on this scale.
         has_sums: Whether the sentence statistics of a row are usable, [V].
         sentences: The number of test sentences; 0 without statistics.
         shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 without statistics.
         remarks: What restricts the sample, in sentences.
+
+    Raises:
+        ValueError: The rows differ in the number of test sentences.
     """
 
-    evidence: tuple[Evidence, ...]
-    metric: MetricFunction | None
-    scale: Scale
-    seeds: tuple[int, ...]
-    values: Reals
-    natural: Reals
-    has_sums: npt.NDArray[np.bool_]
-    sentences: int
-    shared: Reals
-    remarks: tuple[str, ...]
-
-    @classmethod
-    def of(cls, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale) -> Sample:
-        """Return the sample of a table, whose rows have different labels.
-
-        Raises:
-            ValueError: The rows differ in the number of test sentences.
-        """
+    def __init__(self, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale) -> None:
         shapes = {row.label: row.sums.shape[1:] for row in evidence if row.sums is not None}
         if len(set(shapes.values())) > 1:
             raise ValueError(f"sentences and statistics differ between rows: {shapes}; compare rows of one test set")
-        seeds = tuple(sorted(set.intersection(*(set(row.seeds) for row in evidence)))) if evidence else ()
-        rows = tuple(row.at(seeds) for row in evidence)
-        values = np.array([[number_or_nan(value) for value in row.values] for row in rows])
-        values = values.reshape(len(rows), len(seeds))
-        suited = scale.suited_to(values)
-        usable, mismatched = _usable(rows, metric)
-        shared = np.zeros((len(rows), len(rows)))
-        if metric is not None and usable.any():
-            sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
-            left_out = suited.forward(significance.without_each_sentence(sums, metric))
-            shared[np.ix_(usable, usable)] = significance.shared_covariance(left_out)
-        return cls(
-            evidence=rows,
-            metric=metric,
-            scale=suited,
-            seeds=seeds,
-            values=values,
-            natural=suited.forward(values),
-            has_sums=usable,
-            sentences=next(iter(shapes.values()))[0] if shapes else 0,
-            shared=shared,
-            remarks=(*_remarks(evidence, rows, usable, mismatched), *([END_REMARK] if suited is not scale else [])),
-        )
-
-    @property
-    def complete(self) -> npt.NDArray[np.bool_]:
-        """Whether a row has a value at every common seed, [V]."""
-        return np.asarray(np.isfinite(self.values).all(axis=1) & bool(self.seeds))
+        self.sentences = next(iter(shapes.values()))[0] if shapes else 0
+        self.seeds = tuple(sorted(set.intersection(*(set(row.seeds) for row in evidence)))) if evidence else ()
+        self.evidence, self.metric = tuple(row.at(self.seeds) for row in evidence), metric
+        rows = len(evidence)
+        values = np.array([[number_or_nan(value) for value in row.values] for row in self.evidence])
+        self.values: Reals = values.reshape(rows, len(self.seeds))
+        self.complete: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.values).all(axis=1) & bool(self.seeds))
+        self.scale = scale.suited_to(self.values)
+        self.natural = self.scale.forward(self.values)
+        self.has_sums, mismatched = _usable(self.evidence, metric)
+        self.shared = np.zeros((rows, rows))
+        if metric is not None and self.has_sums.any():
+            pairs = zip(self.evidence, self.has_sums, strict=True)
+            sums = [row.sums for row, fits in pairs if fits and row.sums is not None]
+            left_out = self.scale.forward(significance.without_each_sentence(sums, metric))
+            self.shared[np.ix_(self.has_sums, self.has_sums)] = significance.shared_covariance(left_out)
+        remarks = _remarks(evidence, self.evidence, self.has_sums, mismatched)
+        self.remarks = (*remarks, *([END_REMARK] if self.scale is not scale else []))
 
     def why_empty(self, used: npt.NDArray[np.bool_]) -> str:
         """Return why an effect of these rows has no value."""

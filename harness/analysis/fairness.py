@@ -49,12 +49,11 @@ class Mismatch:
 def find_mismatches(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
     """Return the differences between the runs of a budget in what must agree; empty if there are none.
 
-    In `controlled`, data settings, files, vocabularies and ids must agree; test set, decoding and signatures; training
-    settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
-    name, shape and initialiser. In `source`, data, test set and signatures must agree, those of token-based scores only
-    between runs with equal vocabularies; whether translations may contain `<unk>` is part of the search of a source,
-    as the beam is. `tuned` and `pilot` are like `controlled`, but the learning rate may differ. A completed run that
-    lacks a fingerprint differs from those that have it. Other runs are checked as far as they got.
+    In `controlled`, all of `Kind` must agree, the initial tensors if two recipes share them by name, shape and
+    initialiser. In `source`, data, test set and signatures must agree, those of token-based scores only between runs
+    with equal vocabularies; whether translations may contain `<unk>` is part of the search of a source, as the beam is.
+    `tuned` and `pilot` are like `controlled`, but the learning rate may differ. A completed run that lacks a
+    fingerprint differs from those that have it. Other runs are checked as far as they got.
     """
     selected = [record for record in records if record.spec.budget == budget]
     if budget == "source":

@@ -15,7 +15,7 @@ from harness.experiments.overrides import override
 from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import Budget, DataSpec, RunSpec
-from harness.storage.records import EpochRecord, RunRecord
+from harness.storage.records import RunRecord
 from harness.text import count, first_few, short_line
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -37,22 +37,19 @@ CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_
 
 
 def measure(record: RunRecord, name: str) -> float | None:
-    """Return a metric by its key in `scores`, `speed`, `sizes`, `decode` or the kept epoch; None if it is missing."""
+    """Return a metric by its key in `scores`, `speed`, `sizes`, `decode` or the curve; None if it is missing.
+
+    In the curve it is that of the last epoch whose weights were kept, or of the last epoch if the record names none.
+    """
     if name in CURVE:
-        epoch = _kept_epoch(record)
-        return getattr(epoch, name) if epoch else None
+        kept = [epoch for epoch in record.curve if epoch.epoch in record.chosen_epochs] or record.curve
+        return getattr(kept[-1], name) if kept else None
     if name in ("updates", "epochs"):
         return float(record.curve[-1].updates if name == "updates" else len(record.curve)) if record.curve else None
     for values in (record.scores, record.speed, record.sizes, record.decode):
         if name in values:
             return values[name]
     return None
-
-
-def _kept_epoch(record: RunRecord) -> EpochRecord | None:
-    """Return the last epoch whose weights were kept, or the last epoch if the record names none."""
-    kept_epochs = [epoch for epoch in record.curve if epoch.epoch in record.chosen_epochs]
-    return next(reversed(kept_epochs or record.curve), None)
 
 
 def statuses(records: Iterable[RunRecord]) -> str:
@@ -64,13 +61,12 @@ def statuses(records: Iterable[RunRecord]) -> str:
 def incomplete(label: str, records: Iterable[RunRecord]) -> list[str]:
     """Return a line for each run of a row that did not complete, with its status and reason."""
     lines = []
-    for record in records:
-        if record.status != "completed":
-            epochs = f" after {count(len(record.curve), 'epoch')}" if record.curve else ""
-            parts = [] if record.reason.startswith(record.status) else [f"{record.status}{epochs}"]
-            lines.append(
-                f"{label}, seed {record.spec.seed}: {short_line(': '.join(filter(None, [*parts, record.reason])))}"
-            )
+    for record in (record for record in records if record.status != "completed"):
+        epochs = f" after {count(len(record.curve), 'epoch')}" if record.curve else ""
+        status = "" if record.reason.startswith(record.status) else f"{record.status}{epochs}"
+        lines.append(
+            f"{label}, seed {record.spec.seed}: {short_line(': '.join(filter(None, (status, record.reason))))}"
+        )
     return lines
 
 
@@ -153,7 +149,11 @@ class RunTable:
         """The reasons why these results are not comparable with published ones; empty if they are."""
         data, specs = self.records[0].spec.data, [(row.label, row.records[0].spec) for row in self.rows]
         free = {"recipe.dropout"} if self.budget == "source" else set()
-        short = [row.label for row in self.rows if all(_is_short(record.spec) for record in row.records)]
+        short = [
+            row.label
+            for row in self.rows
+            if all(run.spec.training.epochs < TUTORIAL.epochs or run.spec.updates is not None for run in row.records)
+        ]
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
         sources = "its source" if len(retrained) == 1 else "their sources"
         changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
@@ -212,11 +212,11 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTa
             list(BUDGETS).index(table.budget),
         )
     )
-    named: list[RunTable] = []
-    for table in tables:
-        taken = [other.title for other in named if other.budget == table.budget]
-        named.append(replace(table, title=distinct([*taken, table.title])[-1]))
-    return tuple(named)
+    for budget in BUDGETS:
+        indices = [index for index, table in enumerate(tables) if table.budget == budget]
+        for index, title in zip(indices, distinct([tables[index].title for index in indices]), strict=True):
+            tables[index] = replace(tables[index], title=title)
+    return tuple(tables)
 
 
 def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:
@@ -317,16 +317,10 @@ def _is_reduced(spec: RunSpec) -> bool:
     return any(getattr(spec.recipe, name, 0) < getattr(built_in, name, 0) for name in ("width", "embedding_width"))
 
 
-def _is_short(spec: RunSpec) -> bool:
-    return spec.training.epochs < TUTORIAL.epochs or spec.updates is not None
-
-
 def _trained_as_source(spec: RunSpec) -> bool:
     """Return whether a built-in variant is trained as its source trains it, apart from the number of epochs."""
-    training = TRAININGS.get(spec.variant)
-    return training is None or replace(spec.training, epochs=training.epochs, averaged_epochs=0) == replace(
-        training, averaged_epochs=0
-    )
+    own = TRAININGS.get(spec.variant, spec.training)
+    return replace(spec.training, epochs=own.epochs, averaged_epochs=0) == replace(own, averaged_epochs=0)
 
 
 def _other_data(spec: RunSpec) -> list[str]:

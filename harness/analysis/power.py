@@ -40,10 +40,8 @@ class NoiseEstimate:
     """The noise of a metric in one table of runs.
 
     Attributes:
-        scale: The scale of the analysis.
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
-        seeds: The number of seeds.
+        rows: The number of rows, which share so many `seeds`. The variance of several is that of paired differences.
         with_sentences: Whether the variance that the test sentences add is known.
     """
 
@@ -103,7 +101,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (rows_compared[index] for index in several)
     ]
-    sample = Sample.of(rows, metric_function(metric), METRICS[metric].scale)
+    sample = Sample(rows, metric_function(metric), METRICS[metric].scale)
     prior = inference.prior(sample.natural)
     shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))

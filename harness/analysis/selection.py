@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,11 +70,7 @@ class Side:
 
     def sentences(self, record: RunRecord) -> Arrays | None:
         """Return the sentence statistics of one of the runs; None if they are not stored."""
-        return self._by_id[record.id].sentences
-
-    @functools.cached_property
-    def _by_id(self) -> dict[str, Run]:
-        return {run.record.id: run for run in self.runs}
+        return next(run for run in self.runs if run.record.id == record.id).sentences
 
     def hypotheses(self, seeds: Sequence[int], count: int) -> list[list[run_store.Hypothesis]] | None:
         """Return the translations of completed runs; None unless all of them have `count` stored translations."""
@@ -157,13 +154,9 @@ def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...
 def _row(
     name: str, runs: tuple[Run, ...], others: Sequence[Sequence[Run]], complain: Callable[[str], None]
 ) -> tuple[Run, ...]:
-    """Return the runs of one row: the default one if a variant without settings has several.
+    """Return the runs of one row, of those that the name of a side matches; `others` are those of the other sides.
 
-    Args:
-        name: The name of the side.
-        runs: The runs that it matches.
-        others: The runs that the names of the other sides match.
-        complain: Called with a line that names the default row and the others.
+    If a variant without settings has several rows, it is the default one, and `complain` is called with a line.
 
     Raises:
         ValueError: Several rows are left.
@@ -234,6 +227,8 @@ def _row_names(name: str, specs: Sequence[RunSpec]) -> list[str]:
     keys = list(dict.fromkeys(itertools.chain(*flat)))
     differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1]
     differing.sort(key=lambda key: key not in ("budget", "framework"))
+    times = Counter(map(_last_part, keys))
+    short = {key: _last_part(key) if times[_last_part(key)] == 1 else key for key in differing}
     names = []
     for settings in flat:
         choices = (choice for size in (1, 2, 3) for choice in itertools.combinations(differing, size))
@@ -242,14 +237,9 @@ def _row_names(name: str, specs: Sequence[RunSpec]) -> list[str]:
             for choice in choices
             if sum(all(row.get(key) == settings.get(key) for key in choice) for row in flat) == 1
         )
-        selection = [f"{_short_key(key, keys)}={settings.get(key, 'none')}" for key in next(unique, differing)]
+        selection = [f"{short[key]}={settings.get(key, 'none')}" for key in next(unique, differing)]
         names.append(f"{name}{',' if '@' in name else '@'}{','.join(selection)}")
     return names
-
-
-def _short_key(key: str, keys: Sequence[str]) -> str:
-    last = _last_part(key)
-    return last if sum(_last_part(name) == last for name in keys) == 1 else key
 
 
 def _last_part(key: str) -> str:
@@ -269,6 +259,6 @@ def _labels(sides: Sequence[tuple[Run, ...]]) -> list[str]:
 
 
 def _letter(index: int) -> str:
-    """Return A to Z, then AA, AB and so on."""
+    """Return A to Z for 0 to 25, then AA, AB and so on."""
     quotient, remainder = divmod(index, 26)
     return (_letter(quotient - 1) if quotient else "") + chr(ord("A") + remainder)

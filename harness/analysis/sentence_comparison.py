@@ -240,18 +240,14 @@ def most_different(
     count: int,
     texts: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> tuple[list[Sentence], list[Sentence]] | None:
-    """Return the sentences with the largest differences: those that the second side translates better, and worse.
+    """Return `count` sentences with the largest differences each: that the second side translates better, and worse.
+
+    None if the translations of a run are not stored.
 
     Args:
-        sides: The two sides.
         seeds: The seeds, which completed on both sides.
         sums: The sentence statistics of the score `name` on each side, [n,N,K].
-        name: The score.
-        count: The number of sentences in each direction.
         texts: The sources and references, or nothing.
-
-    Returns:
-        Two lists, or None if the translations of a run are not stored.
     """
     first_runs, second_runs = (side.hypotheses(seeds, sums[0].shape[1]) for side in sides)
     if first_runs is None or second_runs is None:
@@ -290,9 +286,7 @@ def ngrams(
 
     An n-gram matches as often in a sentence as both the translation and the reference have it. N-grams are ranked by
     the smoothed share (second + 1) / (first + second + 2); of equal ones the more frequent, then the longer come first.
-
-    Returns:
-        Two lists, or None if the translations of a run are not stored.
+    None if the translations of a run are not stored.
 
     Source: Neubig et al. 2019, compare-mt.
     """

@@ -5,7 +5,7 @@ Letters in shapes: V rows, n seeds, N test sentences, K statistics per sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,10 @@ def randomisation_p(sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], me
     totals = flat.sum(axis=0).reshape(rows, width)
     observed = [abs(float(metric(totals[first]) - metric(totals[second]))) * _TIE for first, second in pairs]
     counts, generator = np.zeros(len(pairs), int), np.random.default_rng(SEED)
-    for chunk in _chunks(TRIALS, max(flat.shape)):
-        selected = generator.integers(2, size=(chunk.stop - chunk.start, sentences), dtype=bool)
+    # In steps of a multiple of 32 trials the random bits are those of one call for all trials.
+    step = max(32, _CHUNK // max(1, *flat.shape) // 32 * 32)
+    for start in range(0, TRIALS, step):
+        selected = generator.integers(2, size=(min(step, TRIALS - start), sentences), dtype=bool)
         parts = (selected.astype(np.float64) @ flat).reshape(-1, rows, width)
         for index, (first, second) in enumerate(pairs):
             mixed = parts[:, first] + totals[second] - parts[:, second]
@@ -102,10 +104,3 @@ def shared_covariance(left_out: Reals) -> Reals:
     of_seeds = flat @ flat.T / n
     products: Reals = of_seeds if n == 1 else (n * (of_means.T @ of_means) - of_seeds) / (n - 1)
     return products * (len(left_out) - 1) / len(left_out)
-
-
-def _chunks(rows: int, width: int) -> Iterator[slice]:
-    """Yield slices of a multiple of 32 rows, so that random bits are the same as in one call for all rows."""
-    size = max(32, _CHUNK // max(1, width) // 32 * 32)
-    for start in range(0, rows, size):
-        yield slice(start, min(rows, start + size))

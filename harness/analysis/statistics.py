@@ -27,7 +27,7 @@ import numpy.typing as npt
 from harness.analysis import inference, significance
 from harness.analysis.effects import CONFIDENCE, Basis, Comparisons, Difference, Effect, Interval, minus
 from harness.analysis.evidence import Evidence, Sample, missing_values, number_or_nan
-from harness.analysis.inference import LEAST_SEEDS, Inference
+from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.scales import IDENTITY, Reals, Scale
 from harness.analysis.significance import MetricFunction, holm
 
@@ -63,8 +63,10 @@ def compare_rows(
     labels = [row.label for row in evidence]
     if base is not None and base not in labels:
         raise ValueError(f"base={base!r}: the rows are {', '.join(labels)}")
-    pairs = _pairs(labels, base)
-    sample = Sample.of(evidence, metric, scale)
+    pairs = [(label, base) for label in labels if base is not None and label != base]
+    if base is None and len(labels) <= MOST_ROWS:
+        pairs = list(combinations(labels, 2))
+    sample = Sample(evidence, metric, scale)
     effects = _effects(sample, [(minus(first, second), {first: 1.0, second: -1.0}) for first, second in pairs])
     natural = sample.natural[sample.complete]
     level = float(np.median(natural.mean(axis=1))) if natural.size else math.nan
@@ -84,12 +86,6 @@ def compare_rows(
     )
 
 
-def _pairs(labels: Sequence[str], base: str | None) -> list[tuple[str, str]]:
-    if base is not None:
-        return [(label, base) for label in labels if label != base]
-    return list(combinations(labels, 2)) if len(labels) <= MOST_ROWS else []
-
-
 def contrasts(
     evidence: Sequence[Evidence],
     weights: Mapping[str, Mapping[str, float]],
@@ -100,17 +96,10 @@ def contrasts(
     """Return weighted sums of rows, such as main effects and interactions of a factorial grid.
 
     With rows "a b", "a B", "A b", "A B" the main effect of A is {-1/2, -1/2, 1/2, 1/2}, the interaction {1, -1, -1, 1}.
-
-    Args:
-        evidence: The rows.
-        weights: For each contrast the weight of each row, by label; other rows weigh 0, but take part in the moderation
-            of variances.
-        metric: As in `compare_rows`; likewise `scale`.
-
-    Raises:
-        ValueError: The rows differ in the number of test sentences.
+    `weights` has the weight of rows by label for each contrast. Other rows weigh 0, but take part in the moderation of
+    variances. The other arguments and errors are those of `compare_rows`.
     """
-    return _effects(Sample.of(evidence, metric, scale), list(weights.items()))
+    return _effects(Sample(evidence, metric, scale), list(weights.items()))
 
 
 def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY) -> Interval:
@@ -125,7 +114,7 @@ def interval(evidence: Evidence, metric: MetricFunction | None = None, *, scale:
     n = len(completed.seeds)
     if diverged:
         remarks.append(f"{missing_values(evidence)}; {n} of {len(evidence.seeds)} runs are in the mean.")
-    sample = Sample.of([completed], metric, scale)
+    sample = Sample([completed], metric, scale)
     remark = " ".join([*remarks, *sample.remarks])
     if not n:
         return Interval(label=evidence.label, remark=remark)
@@ -222,8 +211,8 @@ def _effects(sample: Sample, weights: Sequence[tuple[str, Mapping[str, float]]])
     for place, (_, by_label) in enumerate(weights):
         for label, weight in by_label.items():
             matrix[place, labels.index(label)] = weight
-    used, complete, n = matrix != 0, sample.complete, len(sample.seeds)
-    is_complete = ~(used & ~complete).any(axis=1)
+    used, n = matrix != 0, len(sample.seeds)
+    is_complete = ~(used & ~sample.complete).any(axis=1)
     has_sums = (~used | sample.has_sums).all(axis=1)
     effects = [
         Effect(label=name, n=n, remark="" if is_complete[place] else sample.why_empty(used[place]))
@@ -232,58 +221,45 @@ def _effects(sample: Sample, weights: Sequence[tuple[str, Mapping[str, float]]])
     known = np.flatnonzero(is_complete)
     if not len(known):
         return effects
-    of_known, levels = matrix[known], _levels(sample, matrix[known])
-    fields = _estimates(sample, of_known, has_sums[known], levels)
-    if n >= LEAST_SEEDS:
-        with_sums = np.where(has_sums[known][:, None], of_known[:, complete], 0.0)
-        of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
-        inferred = inference.infer(sample.natural[complete], of_known[:, complete], of_sentences)
-        tests = _tests(sample, inferred, levels)
-        fields = [estimate | test for estimate, test in zip(fields, tests, strict=True)]
-    for index, of_effect in zip(known, fields, strict=True):
-        effects[index] = replace(effects[index], **of_effect)
+    for index, fields in zip(known, _estimates(sample, matrix[known], has_sums[known]), strict=True):
+        effects[index] = replace(effects[index], **fields)
     if n == 1:
         for place, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
             effects[place] = replace(effects[place], tested="sentences", p=p)
     return with_holm(effects)
 
 
-def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_], levels: Reals) -> list[dict[str, Any]]:
-    """Return the mean of each effect, in the units of the metric, its value at each seed, and what it can cover."""
-    n, complete = len(sample.seeds), sample.complete[:, None]
-    natural = inference.seed_values(np.where(complete, sample.natural, 0.0), matrix)
-    values = inference.seed_values(np.where(complete, sample.values, 0.0), matrix)
-    means = sample.scale.shown(natural.mean(axis=1), levels)
-    return [
-        {"mean": float(mean), "basis": _basis(n, bool(with_sums)), "values": tuple(map(float, by_seed))}
-        for mean, by_seed, with_sums in zip(means, values, has_sums, strict=True)
+def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """Return mean, values, interval and test of effects whose rows have a value at every seed.
+
+    There is no test if all seeds agree and nothing else varies.
+    """
+    n, complete = len(sample.seeds), sample.complete
+    # The other rows weigh 0, but 0 · NaN would be NaN.
+    natural, values = (np.where(complete[:, None], array, 0.0) for array in (sample.natural, sample.values))
+    sizes = np.abs(matrix)
+    levels = sizes @ natural.mean(axis=1) / sizes.sum(axis=1)  # around which effects are shown
+    means = sample.scale.shown(inference.seed_values(natural, matrix).mean(axis=1), levels)
+    estimates = [
+        {"mean": float(mean), "basis": _basis(n, bool(with_sums)), "values": tuple(map(float, of_seeds))}
+        for mean, of_seeds, with_sums in zip(means, inference.seed_values(values, matrix), has_sums, strict=True)
     ]
-
-
-def _levels(sample: Sample, matrix: Reals) -> Reals:
-    """Return the mean of the rows' levels, weighted by the absolute weights; effects are shown around it. Shape: [P]"""
-    levels, weights = np.where(sample.complete[:, None], sample.natural, 0.0).mean(axis=1), np.abs(matrix)
-    mean: Reals = (weights @ levels) / weights.sum(axis=1)
-    return mean
-
-
-def _tests(sample: Sample, inferred: Inference, levels: Reals) -> list[dict[str, Any]]:
-    """Return the interval and the test of each effect; without them if all seeds agree and nothing else varies."""
+    if n < LEAST_SEEDS:
+        return estimates
+    of_complete = matrix[:, complete]
+    with_sums = np.where(has_sums[:, None], of_complete, 0.0)
+    of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
+    inferred = inference.infer(sample.natural[complete], of_complete, of_sentences)
     half = inferred.half_width
     low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
-    columns = {
-        "low": low,
-        "high": high,
-        "standard_error": inferred.standard_error,
-        "degrees": inferred.degrees,
-        "p": inferred.p,
-        "above_zero": inferred.above_zero,
-    }
+    columns = {"low": low, "high": high}
+    columns |= {name: getattr(inferred, name) for name in ("standard_error", "degrees", "p", "above_zero")}
     untested = {"basis": "nothing", "remark": "All seeds have exactly the same difference: no spread to test."}
-    return [
+    tests = [
         untested if math.isnan(p) else {"tested": "seeds", **dict(zip(columns, map(float, test), strict=True))}
         for p, *test in zip(inferred.p, *columns.values(), strict=True)
     ]
+    return [estimate | test for estimate, test in zip(estimates, tests, strict=True)]
 
 
 def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]) -> dict[int, float]:

@@ -15,13 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.data.vocabulary import Split
-from impls.contract import PAD, Ids, Numbers, Training
+from impls.contract import PAD, Ids, Training
 
 MARKS = (1, 10, 50)
 POOL = 100
-BLOCK = 100
-"""The number of batches that are padded at once."""
-
 Lengths = Sequence[tuple[int, int]]
 
 
@@ -42,34 +39,6 @@ class Expected:
     statistics: dict[str, float] = field(default_factory=dict)
 
 
-class _Sentences:
-    """The ids of some sentences in one array, from which batches are padded."""
-
-    def __init__(self, sentences: Sequence[Ids]) -> None:
-        self._lengths = np.array(list(map(len, sentences)))
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        self._ids = np.concatenate(sentences).astype("<i4")
-
-    def padded(self, batches: list[list[int]]) -> tuple[list[bytes], Numbers, int]:
-        """Return batches of rows as they are hashed, their tokens, and the number of ids of all with padding.
-
-        They are hashed as their shape and their ids row by row, little endian.
-        """
-        sizes = np.array(list(map(len, batches)))
-        firsts = np.cumsum(sizes) - sizes
-        rows = np.fromiter(itertools.chain.from_iterable(batches), int, int(sizes.sum()))
-        lengths = self._lengths[rows]
-        longest = np.maximum.reduceat(lengths, firsts)
-        columns = np.arange(longest.max())
-        ids = self._ids.take(self._starts[rows][:, None] + columns, mode="clip")
-        ids[columns >= lengths[:, None]] = PAD
-        contents = [
-            struct.pack("<2q", size, width) + ids[first : first + size, :width].tobytes()
-            for first, size, width in zip(firsts.tolist(), sizes.tolist(), longest.tolist(), strict=True)
-        ]
-        return contents, np.add.reduceat(lengths, firsts), int(sizes @ longest)
-
-
 def expected(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> Expected:
     """Return what training on `split` consumes up to the largest of `updates`, with a mark at each of them.
 
@@ -77,31 +46,38 @@ def expected(split: Split, training: Training, *, seed: int, updates: Collection
     """
     lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
     result = Expected(updates_per_epoch=len(_epoch(lengths, training, seed, 0)))
-    targets = ([ids[:-1] for ids in split.target], [ids[1:] for ids in split.target])
-    parts = [_Sentences(side) for side in (split.source, *targets)]
+    parts = split.source, [ids[:-1] for ids in split.target], [ids[1:] for ids in split.target]
     epochs = (_epoch(lengths, training, seed, epoch) for epoch in itertools.count())
     batches, marks = itertools.islice(itertools.chain.from_iterable(epochs), max(updates)), {*MARKS, *updates}
-    hashed, tokens, number, total = hashlib.sha256(), [], 0, 0
-    source_tokens = source_ids = target_ids = 0
-    while block := list(itertools.islice(batches, BLOCK)):
-        (source, words, ids), (target_in, _, _), (target_out, block_tokens, all_ids) = (
-            part.padded(block) for part in parts
-        )
-        source_tokens, source_ids, target_ids = source_tokens + int(words.sum()), source_ids + ids, target_ids + all_ids
-        tokens += block_tokens.tolist()
-        for contents in zip(source, target_in, target_out, strict=True):
-            hashed = hashlib.sha256(hashed.digest())
-            hashed.update(b"".join(contents))
-            total, number = total + tokens[number], number + 1
-            if number in marks:
-                result.marks[number], result.tokens[number] = hashed.hexdigest(), total
+    hashed, tokens, sizes = hashlib.sha256(), np.zeros(2, int), np.zeros(2, int)
+    tokens_of_updates = []
+    for number, rows in enumerate(batches, start=1):
+        source, target_in, target_out = (_padded(part, rows) for part in parts)
+        hashed = hashlib.sha256(hashed.digest())
+        for ids in (source, target_in, target_out):
+            hashed.update(struct.pack("<2q", *ids.shape) + ids.tobytes())
+        of_update = [sum(lengths[row][0] for row in rows), sum(lengths[row][1] - 1 for row in rows)]
+        tokens, sizes = tokens + of_update, sizes + [source.size, target_out.size]
+        tokens_of_updates.append(of_update[1])
+        if number in marks:
+            result.marks[number], result.tokens[number] = hashed.hexdigest(), int(tokens[1])
+    source_padding, target_padding = (1 - tokens / sizes).tolist()
     result.statistics = {
-        "source_padding_rate": 1 - source_tokens / source_ids,
-        "target_padding_rate": 1 - total / target_ids,
-        "fewest_update_tokens": min(tokens),
-        "most_update_tokens": max(tokens),
+        "source_padding_rate": source_padding,
+        "target_padding_rate": target_padding,
+        "fewest_update_tokens": min(tokens_of_updates),
+        "most_update_tokens": max(tokens_of_updates),
     }
     return result
+
+
+def _padded(sentences: Sequence[Ids], rows: Sequence[int]) -> Ids:
+    """Return a batch as it is hashed: with its shape, its ids row by row, little endian."""
+    chosen = [sentences[row] for row in rows]
+    ids = np.full((len(rows), max(map(len, chosen))), PAD, "<i4")
+    for line, sentence in zip(ids, chosen, strict=True):
+        line[: len(sentence)] = sentence
+    return ids
 
 
 def _epoch(lengths: Lengths, training: Training, seed: int, epoch: int) -> list[list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,7 +49,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class _Results:
-    """The losses of the sentences of a run (NaN if not stored), and a number for each translation."""
+    """The losses and translations of the sentences of a run, as in `SentenceTraces`."""
 
     stored: StoredRun
     nats: npt.NDArray[np.float64]
@@ -87,7 +86,9 @@ class _Results:
 
 def copies(comparison: ComparedRuns) -> Iterator[str]:
     """No two runs of a table have the same losses, translations, weights or times, whatever their seeds or threads."""
-    runs = [results for stored in comparison.stored if (results := _results(stored)) is not None]
+    found = [(stored, traces(stored)) for stored in comparison.stored]
+    # Another rule reports missing translations.
+    runs = [_Results(stored, traced.nats, traced.texts) for stored, traced in found if traced.texts is not None]
     skip_unless(len(runs) > 1, "fewer than two completed runs")
     for first, second in ((runs[low], runs[high]) for low, high in sorted(_suspects(runs))):
         same = [*_same_results(first, second), *sorted({name for name, _ in first.evidence & second.evidence})]
@@ -95,20 +96,11 @@ def copies(comparison: ComparedRuns) -> Iterator[str]:
             yield f"{first.stored.name} and {second.stored.name} have the same {', '.join(same)}"
 
 
-def _results(stored: StoredRun) -> _Results | None:
-    texts, nats = traces(stored).texts, traces(stored).nats
-    if texts is None:
-        return None  # another rule reports it
-    if nats is None or len(nats) != len(texts):
-        nats = np.full(len(texts), np.nan)
-    return _Results(stored, nats, texts)
-
-
-# Pairs worth comparing ------------------------------------------------------------------------------------------------
-
-
 def _suspects(runs: Sequence[_Results]) -> set[Pair]:
-    """Return every pair of runs that may have something in common, by their places; thousands of runs have few."""
+    """Return every pair of runs that may have something in common, by their places; thousands of runs have few.
+
+    The limits are those of `_same_results` or slightly lower. Each run is compared with all later ones at once.
+    """
     by_value: dict[object, list[int]] = {}
     by_sentences: dict[int, list[int]] = {}
     for place, run in enumerate(runs):
@@ -116,51 +108,18 @@ def _suspects(runs: Sequence[_Results]) -> set[Pair]:
         for value in run.evidence:
             by_value.setdefault(value, []).append(place)
     suspects = {pair for places in by_value.values() for pair in itertools.combinations(places, 2)}
+    by_sentences.pop(0, None)
     for sentences, places in by_sentences.items():
-        if sentences and len(places) > 1:
-            same = [runs[place] for place in places]
-            suspects |= {(places[low], places[high]) for low, high in (*_near_losses(same), *_alike(same))}
+        names = ("nats", "texts", "distinct")
+        nats, texts, distinct = (np.array([getattr(runs[place], name) for place in places]) for name in names)
+        for low in range(len(places) - 1):
+            near = np.abs(nats[low + 1 :] - nats[low]) <= 2 * NEAR * np.abs(nats[low])
+            compared = distinct[low + 1 :] & distinct[low]
+            equal = compared & (texts[low + 1 :] == texts[low])
+            fewest = np.maximum(max(FEWEST, VARIED * sentences), compared.sum(axis=1))
+            alike = (near.sum(axis=1) >= _suspicious(sentences)) | (equal.sum(axis=1) >= ALIKE * fewest)
+            suspects |= {(places[low], places[low + 1 + index]) for index in np.flatnonzero(alike).tolist()}
     return suspects
-
-
-def _near_losses(runs: Sequence[_Results]) -> list[Pair]:
-    """Return the pairs of runs with so many nearly equal losses as `_same_results` reports, or slightly more pairs.
-
-    The runs are sorted by the loss of each sentence, so that only neighbours are compared.
-    """
-    times: Counter[Pair] = Counter()
-    for losses in np.array([run.nats for run in runs]).T:
-        order = np.argsort(losses)
-        ordered = losses[order]
-        for step in range(1, len(runs)):
-            with np.errstate(invalid="ignore"):
-                distances, sizes = ordered[step:] - ordered[:-step], np.abs(ordered)
-                near = np.flatnonzero(distances <= 2 * NEAR * np.maximum(sizes[step:], sizes[:-step]))
-            if not len(near):
-                break
-            pairs = np.sort([order[near], order[near + step]], axis=0)
-            times.update(zip(*pairs.tolist(), strict=True))
-    return [pair for pair, number in times.items() if number >= _suspicious(len(runs[0].nats))]
-
-
-def _alike(runs: Sequence[_Results]) -> Iterator[Pair]:
-    """Yield the pairs of runs with so many equal translations as `_same_results` reports, or slightly more pairs.
-
-    Each run is compared with all later ones at once: 5,000 runs of 1,000 sentences take seconds.
-    """
-    distinct = np.array([run.distinct for run in runs])
-    sentences, numbers = distinct.shape[1], distinct.sum(axis=1)
-    kind = np.min_scalar_type(len(runs) + 1)
-    codes = [np.unique(texts, return_inverse=True)[1] for texts in np.array([run.texts for run in runs]).T]
-    # A translation that is not distinct in one of the runs is not compared: 0 and the largest code differ.
-    left, right = (np.where(distinct, np.array(codes).T + 1, code).astype(kind) for code in (0, len(runs) + 1))
-    fewest = max(FEWEST, VARIED * sentences)
-    for low in range(len(runs) - 1):
-        equal = np.count_nonzero(left[low] == right[low + 1 :], axis=1)
-        # At least so many sentences are distinct in both runs.
-        least = np.maximum(fewest, numbers[low + 1 :] + numbers[low] - sentences)
-        for index in np.flatnonzero(equal >= ALIKE * least).tolist():
-            yield low, low + 1 + index
 
 
 def _same_results(first: _Results, second: _Results) -> Iterator[str]:

@@ -16,9 +16,6 @@ from harness.storage.records import RunRecord
 from harness.text import brief, first_few
 from impls.weights import count, shapes
 
-TRAINING_DIGESTS = ("batches", "weights_after")
-"""Fingerprints that are taken during training."""
-
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
 SIZES_OF_RUNS = frozenset(("parameters", "updates_per_epoch", *RMS, *STATISTICS))

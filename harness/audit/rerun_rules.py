@@ -52,8 +52,7 @@ def add(
     Runs of external builders are left out: code that a record names is not imported.
 
     Args:
-        report: The results of a check.
-        results: The folder of its runs.
+        report: The results of a check of the folder `results`.
         number: How many runs to train again.
         seed: The seed of their choice; None draws one.
         whole_epoch: Whether to train the first epoch and compare its loss, instead of at most 50 updates.
@@ -63,7 +62,9 @@ def add(
         ValueError: No run can be trained again.
     """
     context = AuditContext()
-    runs = [run for run in (read(results, name, context) for name in report.runs) if _can_be_trained(run)]
+    stored = [read(results, name, context) for name in report.runs]
+    runs = [run for run in stored if run.parsed is not None and run.parsed.status in run_store.FINISHED]
+    runs = [run for run in runs if run.record.curve and run.record.spec.recipe is not None]
     if not runs:
         raise ValueError("--rerun: no completed run of a built-in recipe is among the runs")
     reruns = []
@@ -122,22 +123,11 @@ WARNINGS = (Rule("W04", "rerun undecided", undecided),)
 
 
 def _other_weights(rerun: Rerun) -> int | None:
-    """Return the first update after which the weights differ from those in the record; None if none differ.
-
-    Raises:
-        Skipped: No digests can be compared.
-    """
+    """Return the first update with other weights than in the record, or None. Raises: Skipped without digests."""
     recorded, retrained = rerun.record.fingerprints.get("weights_after") or {}, rerun.answer["weights_after"]
     common = sorted(recorded.keys() & retrained.keys(), key=int)
     skip_unless(common, "no digest of weights after the first updates")
     return next((int(update) for update in common if recorded[update] != retrained[update]), None)
-
-
-def _can_be_trained(run: StoredRun) -> bool:
-    record = run.parsed
-    if record is None or record.status not in run_store.FINISHED:
-        return False
-    return bool(record.curve) and record.spec.recipe is not None
 
 
 def _differences(record: RunRecord, current: dict[str, Any]) -> str:

@@ -11,12 +11,7 @@ from harness.processes import json_process
 
 
 def retrain(spec: dict[str, Any], updates: int, digests: dict[str, Any]) -> dict[str, Any]:
-    """Train a run from the beginning.
-
-    Args:
-        spec: The settings of the run.
-        updates: The number of updates.
-        digests: The digests of its corpus files.
+    """Train a run from the beginning; `digests` are those of its corpus files.
 
     Returns:
         `batches` and `weights_after` as in the fingerprints of a record, by number of updates; `loss`, the mean

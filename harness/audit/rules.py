@@ -142,13 +142,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """The result of a rule.
-
-    Attributes:
-        applied: The number of runs or tables it was applied to.
-        findings: Its faults.
-        skips: The number of skipped runs or tables by reason.
-    """
+    """The result of a rule: the number of runs or tables that it was applied to, or was skipped on by reason."""
 
     rule: Rule
     applied: int

@@ -125,24 +125,14 @@ class StoredRun:
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """The translations of a completed run.
-
-        Raises:
-            Skipped: The run is not completed.
-            ValueError: The file is missing or damaged.
-        """
+        """The translations. Raises: Skipped unless completed; ValueError for a missing or damaged file."""
         skip_unless(self.record.status == "completed", NOT_COMPLETED)
         path = self.folder / run_store.HYPOTHESES
         return self.context.of_file(path, "content", lambda: run_store.load_hypotheses(self.results, self.name))
 
     @property
     def sentences(self) -> Arrays:
-        """The stored statistics of each test sentence of a completed run.
-
-        Raises:
-            Skipped: The run is not completed.
-            ValueError: The file is missing or damaged, or the record has no digest of it.
-        """
+        """The statistics of each test sentence. Raises: As `hypotheses`, and ValueError for a missing digest."""
         digest = self.completed.fingerprints.get("sentences")
         if digest is None:
             raise ValueError(f"the record has no digest of {run_store.SENTENCES}")
@@ -187,11 +177,7 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
 
 
 def run_names(results: Path) -> list[str]:
-    """Return the names of the run folders under `results`, whatever the status of the runs.
-
-    Raises:
-        ValueError: The folder does not exist or has no run.
-    """
+    """Return the names of the run folders under `results`. Raises: ValueError if it does not exist or has no run."""
     if not results.is_dir():
         bench = results_folders.command_on(results, "bench")
         raise ValueError(f"{results}: there is no such folder; train runs with: {bench}")

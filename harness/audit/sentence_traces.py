@@ -22,12 +22,12 @@ class SentenceTraces:
 
     Attributes:
         texts: A number for each translation, which equal translations share; None without readable translations.
-        nats: The loss of each sentence; None without readable statistics.
+        nats: The loss of each sentence; NaN without readable statistics.
         counts: Digests of the numbers of target tokens, and of reference tokens by score; empty without statistics.
     """
 
     texts: npt.NDArray[np.int64] | None
-    nats: npt.NDArray[np.float64] | None
+    nats: npt.NDArray[np.float64]
     counts: dict[str, bytes]
 
 
@@ -37,9 +37,10 @@ def traces(stored: StoredRun) -> SentenceTraces:
 
 
 def _traces(stored: StoredRun) -> SentenceTraces:
-    texts, nats, counts = None, None, {}
+    texts, nats, counts = None, np.empty(0), {}
     with contextlib.suppress(*UNREADABLE_FILE):
-        texts = np.array([_number("\0".join(hypothesis.tokens)) for hypothesis in stored.hypotheses], np.int64)
+        encoded = ("\0".join(line.tokens).encode("utf-8", "surrogatepass") for line in stored.hypotheses)
+        texts = np.frombuffer(b"".join(_digest(text)[:8] for text in encoded), np.int64)
     with contextlib.suppress(*UNREADABLE_FILE):
         sentences = stored.sentences
         nats = np.array(sentences["nats"])
@@ -47,11 +48,9 @@ def _traces(stored: StoredRun) -> SentenceTraces:
         for name in SMOOTHING:
             if name in sentences and sentences[name].shape[1] > 1:
                 counts[f"reference tokens of {name}"] = _digest(sentences[name][:, 1].tobytes())
+    if texts is not None and len(nats) != len(texts):
+        nats = np.full(len(texts), np.nan)
     return SentenceTraces(texts, nats, counts)
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(_digest(text.encode("utf-8", "surrogatepass"))[:8], "big", signed=True)
 
 
 def _digest(content: bytes) -> bytes:

@@ -14,8 +14,6 @@ from stored_files import RECORD, SPEC, STORED
 
 from harness.storage import files, run_store
 
-SAMPLE, ALL = 50, 1_000
-
 
 def damages(content: bytes, kind: str) -> Iterator[bytes]:
     """Yield the content alternately with one bit flipped and truncated, at positions that the kind's name seeds."""
@@ -48,16 +46,11 @@ def harmless_damages(folder: Path, kind: str, count: int) -> int:
     return harmless
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.faults)])
 @pytest.mark.parametrize("kind", STORED)
-def test_load_damaged_file_is_rejected_or_unchanged(tmp_path: Path, kind: str) -> None:
-    assert harmless_damages(tmp_path, kind, SAMPLE) <= (0 if STORED[kind].every_byte else SAMPLE // 20)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("kind", STORED)
-def test_load_file_damaged_a_thousand_times_is_rejected_or_unchanged(tmp_path: Path, kind: str) -> None:
-    """In JSON that is hashed as a value, one flip in a hundred may give an equal value, such as 1E-05 for 1e-05."""
-    assert harmless_damages(tmp_path, kind, ALL) <= (0 if STORED[kind].every_byte else ALL // 100)
+def test_load_damaged_file_is_rejected_or_unchanged(tmp_path: Path, kind: str, count: int) -> None:
+    """In JSON that is hashed as a value, few flips may give an equal value, such as 1E-05 for 1e-05."""
+    assert harmless_damages(tmp_path, kind, count) <= (0 if STORED[kind].every_byte else 2 + count // 125)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_text import HOSTILE
-from markdown_it import MarkdownIt
+from hostile_text import HOSTILE, rendered
 from record_factory import record
 
 from harness import text as terminal
@@ -108,13 +107,9 @@ def test_warn_hostile_text_is_one_line(capsys: Any) -> None:
     assert capsys.readouterr().err == "bakeoff: one two\\u001b[2J\n"
 
 
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_display_hostile_text_does_not_move_the_cursor() -> None:
-    screen = Screen()
+def test_display_hostile_text_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
     display = Display(screen)
     for text in CONTROLS:
         display(Event(run=text, stage="training", remark=text))
@@ -142,22 +137,17 @@ def test_csv_text_is_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None
     assert all(row[1].startswith("'") for row in rows)
 
 
-def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path) -> None:
-    hostile = "".join(CONTROLS)
-    environment = {"versions": {hostile: hostile}, "commit": {"digest": hostile}}
-    records = [record_with(hostile, 0, signatures={"bleu": hostile}, environment=environment)]
-    page = bench_report.write(bench_report.document(records), records, tmp_path).read_text(encoding="utf-8")
-    assert not UNSAFE.search(page)
-    assert "\\u001b" in page
-
-
-def test_markdown_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
-    texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
-    records = [record_with(text, row) for row, text in enumerate(texts)]
+    texts, controls = [" ".join(HOSTILE[start::3]) for start in range(3)], "".join(CONTROLS)
+    environment = {"versions": {controls: controls}, "commit": {"digest": controls}}
+    changes: dict[str, Any] = {"signatures": {"bleu": controls}, "environment": environment}
+    records = [record_with(text, row, **changes) for row, text in enumerate(texts)]
     records[2] = replace(records[2], status="failed", reason=texts[2], scores={}, curve=())
-    page = bench_report.write(bench_report.document(records), records, tmp_path).with_suffix(".md")
-    html = MarkdownIt("commonmark").enable("table").render(page.read_text(encoding="utf-8"))
+    page = bench_report.write(bench_report.document(records), records, tmp_path)
+    assert not UNSAFE.search(page.read_text(encoding="utf-8"))
+    assert "\\u001b" in page.read_text(encoding="utf-8")
+    html = rendered(page.with_suffix(".md").read_text(encoding="utf-8"))
     assert set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", html)) <= TAGS
     links = re.findall(r'(?:href|src)="([^"]*)"', html)
     assert all(link.startswith(("figures/", "https://", "#")) or link.endswith((".csv", ".html")) for link in links)

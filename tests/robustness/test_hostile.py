@@ -26,21 +26,6 @@ SECONDS = 30
 MEMORY_BYTES = 3 * 2**30
 """The limit of the address space, most of which loaded libraries take."""
 
-SAMPLE = (
-    "a pickle for a record",
-    "deep nesting",
-    "a hundred thousand names and one twice",
-    "digests that are a number",
-    "a record that is a pipe",
-    "a variant that clears the screen",
-    "a builder of the stranger's",
-    "translations that link outside",
-    "a text of this machine",
-    "a word of four thousand brackets",
-    "a header beyond all",
-    "weights that link outside",
-)
-
 
 def limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -90,7 +75,7 @@ def test_planted_pickle_executes_when_loaded(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.sample] if name in SAMPLE else []) for name in CASES]
+    "name", [pytest.param(name, marks=[pytest.mark.sample] * (place % 5 == 0)) for place, name in enumerate(CASES)]
 )
 def test_command_hostile_file_is_harmless(valid: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(valid, tmp_path, dirs_exist_ok=True)

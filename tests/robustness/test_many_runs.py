@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from evidence_factory import plain_row
 from pages_factory import folder
 from record_factory import record
 from record_folders import write_set
@@ -20,94 +17,12 @@ from record_folders import write_set
 from harness.analysis import comparison, leaderboard, selection, statistics
 from harness.analysis.effects import Conclusion
 from harness.analysis.grouping import RunTable, rows
-from harness.audit import copy_rules, row_difference_rules, rules
-from harness.audit.run_folder import AuditContext, StoredRun
-from harness.audit.sentence_traces import SentenceTraces
+from harness.audit import row_difference_rules, rules
 from harness.audit.table_rules import ComparedRuns
-from harness.reporting import bench_report, provenance, render_markdown, run_files, translation_explorer
+from harness.reporting import bench_report, render_markdown, run_files, translation_explorer
 from harness.reporting.document import Table, find
 from harness.storage import run_store, stored_files
-from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
-
-SENTENCES = 200
-
-
-# Copies ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SentenceTraces]], list[tuple[str, str]]]:
-    """Return the rule against copies, on runs with these traces; it returns the pairs of runs that it reports."""
-
-    def apply(of_runs: Sequence[SentenceTraces]) -> list[tuple[str, str]]:
-        by_name = {f"run{number}": traces for number, traces in enumerate(of_runs)}
-        monkeypatch.setattr(copy_rules, "traces", lambda stored: by_name[stored.name])
-        runs = [StoredRun(Path(), name, AuditContext(), parsed=_run(seed)) for seed, name in enumerate(by_name)]
-        table = RunTable("controlled", "", ())
-        lines = copy_rules.copies(ComparedRuns(table, tuple(runs), ()))
-        return [(words[0], words[2]) for words in map(str.split, lines)]
-
-    return apply
-
-
-def _run(seed: int) -> RunRecord:
-    """Return the record of a run with seconds of its own, except that those of runs 30 and 330 are equal."""
-    run, seconds = record(seed=seed), 100.0 + (30 if seed == 330 else seed)
-    return replace(run, curve=(replace(run.curve[0], training_seconds=seconds),), scores={"bleu_tutorial": 30.0})
-
-
-def _traces(noise: np.random.Generator) -> SentenceTraces:
-    """Return losses of their own and translations that are often those of other runs, and sometimes repeated."""
-    usual, own = np.arange(SENTENCES), noise.integers(10**6, 10**12, SENTENCES)
-    texts = np.where(noise.random(SENTENCES) < 0.5, usual, own)
-    texts[noise.random(SENTENCES) < 0.1] = -1
-    return SentenceTraces(texts, noise.uniform(5.0, 50.0, SENTENCES), {})
-
-
-def test_copies_among_many_runs_compares_few_pairs(
-    copies: Callable[[Sequence[SentenceTraces]], list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise = np.random.default_rng(0)
-    runs = [_traces(noise) for _ in range(400)]
-    losses, texts = runs[7].nats, runs[20].texts
-    assert losses is not None
-    assert texts is not None
-    runs[300] = replace(runs[300], nats=losses * (1 + 5e-7))
-    runs[301] = replace(runs[301], nats=losses * (1 + 2e-7))
-    runs[5] = replace(runs[5], texts=np.where(np.arange(SENTENCES) % 10, texts, -2 - np.arange(SENTENCES)))
-    compared, same_results = [], copy_rules._same_results
-
-    def count(first: Any, second: Any) -> Iterator[str]:
-        compared.append((first, second))
-        return same_results(first, second)
-
-    monkeypatch.setattr(copy_rules, "_same_results", count)
-    expected = [("run5", "run20"), ("run7", "run300"), ("run7", "run301"), ("run30", "run330"), ("run300", "run301")]
-    assert copies(runs) == expected
-    assert len(compared) < 100
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_copies_are_those_of_comparing_all_pairs(
-    copies: Callable[[Sequence[SentenceTraces]], list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """The shares of copied losses and translations are around the limits of the rule, and some arrays are missing."""
-    noise = np.random.default_rng(seed)
-    runs = [_traces(noise) for _ in range(30)]
-    for number in range(1, len(runs)):
-        donor, run = runs[int(noise.integers(number))], runs[number]
-        if run.nats is not None and donor.nats is not None:
-            copied = noise.random(SENTENCES) < noise.choice([0.0, 0.005, 0.01, 0.02])
-            run = replace(run, nats=np.where(copied, donor.nats * (1 + noise.choice([0, 9e-7, 1.1e-6])), run.nats))
-        if run.texts is not None and donor.texts is not None:
-            run = replace(run, texts=np.where(noise.random(SENTENCES) < noise.uniform(0, 0.7), donor.texts, run.texts))
-        runs[number] = replace(run, nats=None) if noise.random() < 0.1 else run
-    found = copies(runs)
-    monkeypatch.setattr(copy_rules, "_suspects", lambda runs: set(itertools.combinations(range(len(runs)), 2)))
-    assert found == copies(runs)
-    assert 5 < len(found) < 100
-
 
 # Files in memory ------------------------------------------------------------------------------------------------------
 
@@ -201,40 +116,6 @@ def test_rows_with_one_difference_are_found_without_comparing_all_pairs(monkeypa
     group = RunTable("controlled", "", table)
     assert list(row_difference_rules.differences(ComparedRuns(group, (), ()))) == []
     assert len(calls) < 5 * len(records)
-
-
-def test_differing_values_are_found_with_one_look_at_each_run() -> None:
-    looks = []
-
-    class Looked:
-        def __init__(self, number: int) -> None:
-            self.run = record(f"variant{number % 3}", number)
-
-        @property
-        def spec(self) -> Any:
-            looks.append(self)
-            return self.run.spec
-
-    records: list[Any] = [Looked(number) for number in range(60)]
-    values = [f"value {number % 4}" for number in range(60)]
-    assert len(provenance._by_value(records, values)) == 4
-    assert len(looks) <= 6 * len(records)
-
-
-def test_difference_of_two_rows_is_looked_up_in_one_pass() -> None:
-    class Passes(tuple[Any, ...]):
-        passes = 0
-
-        def __iter__(self) -> Iterator[Any]:
-            Passes.passes += 1
-            return super().__iter__()
-
-    names = [f"r{number}" for number in range(20)]
-    table = statistics.compare_rows([plain_row(name, *np.random.default_rng(0).random(3)) for name in names])
-    table = replace(table, differences=Passes(table.differences))
-    for first, second in itertools.permutations(names, 2):
-        assert (table.between(first, second).first, table.between(first, second).second) == (first, second)
-    assert Passes.passes == 1
 
 
 # Many rows ------------------------------------------------------------------------------------------------------------

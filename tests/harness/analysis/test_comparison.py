@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from compare_cases import BLEU, FIRST, SECOND, compared, save_record, text
+from compare_cases import FIRST, SECOND, compared, save_record, text
 from pages_factory import save_run, translations
-from record_factory import digest, record
+from record_factory import digest, record, with_digests
 
 from harness.analysis import comparability, selection, sentence_comparison
 from harness.analysis.comparison import ReferenceCorpus
@@ -24,27 +24,6 @@ from harness.analysis.selection import Side
 from harness.experiments.specs import Budget
 from harness.storage import run_store
 from harness.storage.run_store import Hypothesis
-
-
-def test_difference_has_students_interval_on_the_logit_scale(variant_pair: Path) -> None:
-    metric = compared(variant_pair).metric("bleu_sacre")
-    difference = metric.difference("B", "A")
-    # SciPy's paired t test on the logit scale; the ends are shown around the middle of the two means on that scale.
-    logits = [scipy.special.logit(np.array(BLEU[name]) / 100) for name in (SECOND, FIRST)]
-    expected = scipy.stats.ttest_rel(*logits)
-    middle = np.mean(logits)
-    ends = [
-        100 * (scipy.special.expit(middle + end / 2) - scipy.special.expit(middle - end / 2))
-        for end in (np.mean(logits[0] - logits[1]), *expected.confidence_interval(0.95))
-    ]
-    assert [difference.mean, difference.low, difference.high] == pytest.approx(ends)
-    assert difference.mean == pytest.approx(4 / 3, abs=0.002)
-    assert difference.p == pytest.approx(expected.pvalue)
-    assert difference.values == pytest.approx((1.0, 2.0, 1.0))
-    assert metric.conclusion(difference) is Conclusion.INCONCLUSIVE
-    assert [interval.mean for interval in metric.intervals] == pytest.approx([31.0, 97 / 3])
-    reverse = compared(variant_pair, SECOND, FIRST).metric("bleu_sacre").difference("B", "A")
-    assert (reverse.mean, reverse.low) == (pytest.approx(-ends[0]), pytest.approx(-ends[2]))
 
 
 def test_difference_of_a_cost_is_that_of_the_means_however_much_it_varies(tmp_path: Path) -> None:
@@ -82,37 +61,18 @@ def test_bleu_of_each_order_comes_from_the_counts_of_sentences() -> None:
     assert bleu_of_order(np.array([[9.0, 9, 5, 2, 0, 0, 9, 8, 7, 6]]), 4, individual=False)[0] == 0
 
 
-def test_heads_name_the_number_of_comparisons_that_are_tested_not_zero(tmp_path: Path) -> None:
-    for variant in (FIRST, SECOND):
-        run = record(variant)
-        save_run(tmp_path, run, translations(variant, 0, 60))
-    single = text(tmp_path)
-    assert "p of 1" in single, "validation losses have no test with one seed"
-    for variant in (FIRST, SECOND):
-        save_record(tmp_path, variant, 1)
-    assert "p of 0" not in text(tmp_path)
-
-
 def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
     for seed in range(3):
         for variant, rate, machine in ((FIRST, 1000.0, "one"), (SECOND, 2000.0 + seed, "another")):
-            run = record(variant, seed)
-            speed = {**run.speed, "training_tokens_per_second": rate}
-            save_record(
-                tmp_path, variant, seed, speed=speed, environment={**run.environment, "machine": {"processor": machine}}
-            )
+            environment = {**record().environment, "machine": {"processor": machine}}
+            speed = {**record().speed, "training_tokens_per_second": rate}
+            save_record(tmp_path, variant, seed, speed=speed, environment=environment)
     metric = compared(tmp_path).metric("training_tokens_per_second")
     difference = metric.difference("B", "A")
     assert difference.low > 0, "otherwise this test would show nothing"
-    assert difference.p is difference.p_holm is None
-    assert metric.conclusion(difference) is Conclusion.NOT_TESTED
+    assert (difference.p_holm, metric.conclusion(difference)) == (None, Conclusion.NOT_TESTED)
     assert metric.not_tested == "measured on different machines"
-    report = text(tmp_path)
-    line = next(line for line in report.split("\n") if line.startswith("training throughput, tokens/s"))
-    assert "2.001" in line
-    assert line.endswith("?")
-    assert "A was measured on: one; threads: 2." in report
-    assert "B was measured on: another; threads: 2." in report
+    assert "B was measured on: another; threads: 2." in text(tmp_path)
 
 
 def test_metric_without_a_better_direction_has_no_p_and_no_better_seed(tmp_path: Path) -> None:
@@ -148,22 +108,17 @@ def test_compare_diverged_run_is_reported_and_its_difference_unknown(variant_pai
 def test_different_test_sets_are_not_paired(variant_pair: Path) -> None:
     for seed in range(3):
         run = record("paper", seed)
-        files = {**run.fingerprints["files"], "test.en": digest("another test set")}
-        run = replace(run, fingerprints={**run.fingerprints, "files": files})
+        run = with_digests(run, files={**run.fingerprints["files"], "test.en": digest("another test set")})
         save_run(variant_pair, run, translations("paper", seed, 30))
     comparison = compared(variant_pair, FIRST, "paper", allow=["file test.en"])
-    assert comparison.left_out == (
-        "Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.",
-    )
-    assert not comparison.parts
-    assert not comparison.extremes
+    left_out = "Sentences, lengths, words and n-grams: the sides were not measured on the same sentences."
+    assert (comparison.left_out, comparison.parts, comparison.extremes) == ((left_out,), (), ())
 
 
 def test_budgets_are_compared_only_if_allowed_and_losses_only_on_the_same_words(variant_pair: Path) -> None:
     for seed in range(3):
-        run = record(FIRST, seed, budget="source")
-        changed = {**run.fingerprints, "target_vocabulary": digest("other words")}
-        run_store.save_record(variant_pair, replace(run, fingerprints=changed))
+        run = with_digests(record(FIRST, seed, budget="source"), target_vocabulary=digest("other words"))
+        run_store.save_record(variant_pair, run)
     sides = (f"{FIRST}@budget=controlled", f"{FIRST}@budget=source")
     with pytest.raises(ValueError, match=r"budget \(controlled in A; source in B\)"):
         compared(variant_pair, *sides)
@@ -208,9 +163,7 @@ def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
     assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
     assert settings["commit"][1].startswith("none / ")
     assert settings["resumed in another environment"] == ("no", "yes / no")
-    assert "resumed" not in settings
-    assert "training.epochs" not in settings
-    assert "seed" not in settings
+    assert not {"resumed", "training.epochs", "seed"} & settings.keys()
 
 
 # Sentences, lengths, words and n-grams --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from harness.analysis import comparison, selection
 from harness.analysis.comparison import compare
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import leaderboards
+from harness.analysis.selection import Side
 from harness.cli.main import main
 from harness.evaluation import metrics
 from harness.experiments.specs import Budget, DataSpec
@@ -29,28 +30,30 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 SENTENCES = 60
 
 
+def beside(results: Path, *names: str) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
+    """Return the named sides, and the other rows of the report's table."""
+    sides = selection.find(names, results, complain=pytest.fail)
+    return sides, comparison.other_rows(sides, results, run_store.records(results))
+
+
 def line_of(metric: str, report: str) -> str:
     """Return the first line of a report that begins with a metric."""
     return next(line for line in report.split("\n") if line.startswith(metric))
 
 
 def test_compare_single_runs_shows_p_values_over_sentences_and_no_interval(tmp_path: Path) -> None:
+    data = DataSpec(corpus="captions", tokenizer="whitespace")
     for variant in (FIRST, SECOND):
-        save_run(tmp_path, record(variant, 0), translations(variant, 0, SENTENCES))
+        save_run(tmp_path, record(variant, 0, data=data), translations(variant, 0, SENTENCES))
     report = text(tmp_path)
+    assert f"A: {FIRST}; captions de-en, its test split; " in report
     assert "One seed: seed noise is unknown; p-values are over these test sentences alone." in report
     bleu = line_of("sacreBLEU ↑", report)
     assert re.search(r" – +0\.\d{3} +0\.\d{3} +~ inconclusive +– +sentences +1$", bleu), "no interval beside the test"
     assert re.search(r"\? not tested +– +– +1$", line_of("validation loss", report))
     assert not re.search(r"^BLEU-1 cumulative.*(better|worse|~)", report, re.MULTILINE)
     assert "inconclusive even on these sentences; seed variance unknown." in report
-
-
-def test_compare_names_the_test_set_of_the_corpus(tmp_path: Path) -> None:
-    data = DataSpec(corpus="captions", tokenizer="whitespace")
-    for variant in (FIRST, SECOND):
-        save_run(tmp_path, record(variant, 0, data=data), translations(variant, 0, SENTENCES))
-    assert f"A: {FIRST}; captions de-en, its test split; " in text(tmp_path)
+    assert "p of 1" in report, "validation losses have no test with one seed"
 
 
 def test_compare_single_runs_with_different_seeds_tests_sentences(tmp_path: Path) -> None:
@@ -88,6 +91,7 @@ def test_compare_two_seeds_shows_both_values_and_no_interval(tmp_path: Path) -> 
     values = r"seeds: \+1\.00; \+2\.00 +– +– +\? not tested +– +– +2$"
     assert re.search(values, line_of("sacreBLEU ↑", report))
     assert "2 seeds: not tested; a test over seeds needs 3." in report
+    assert "p of 0" not in report
 
 
 @pytest.fixture
@@ -104,8 +108,7 @@ def table_of_four(tmp_path: Path) -> Path:
 def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     table_of_four: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
-    table_rows = comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))
+    sides, table_rows = beside(table_of_four, FIRST, SECOND)
     assert [row.label for row in table_rows] == ["paper", "torch_reference"]
     metric = compare(sides, (), None, examples=0, table_rows=table_rows).metric("bleu_sacre")
     difference = metric.difference("B", "A")
@@ -126,11 +129,9 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
 
 
 def test_compare_beside_a_row_of_one_seed_keeps_the_rows_with_its_seeds(table_of_four: Path) -> None:
-    def rows_of(first: str, second: str) -> list[str]:
-        sides = selection.find((first, second), table_of_four, complain=pytest.fail)
-        return [row.label for row in comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))]
+    def rows_of(*names: str) -> list[str]:
+        return [row.label for row in beside(table_of_four, *names)[1]]
 
-    assert rows_of(FIRST, SECOND) == ["paper", "torch_reference"]
     save_record(table_of_four, "sinusoidal_handmade", 0, scores={"bleu_sacre": 31.0})
     assert rows_of(FIRST, SECOND) == ["paper", "torch_reference"]
     assert rows_of(FIRST, "sinusoidal_handmade") == [SECOND, "paper", "torch_reference"], "the table of seed 0"
@@ -146,15 +147,12 @@ def test_compare_beside_a_row_with_a_further_seed_is_that_of_the_report(
         run_store.save_record(tmp_path, record(variant, seed, budget=budget))
     run_store.save_record(tmp_path, replace(record("paper", 3, budget=budget), status=status))
     for pair in itertools.combinations(variants, 2):
-        sides = selection.find(pair, tmp_path, complain=pytest.fail)
-        others = comparison.other_rows(sides, tmp_path, run_store.records(tmp_path))
-        assert {row.label for row in others} == {*variants} - {*pair}
+        assert {row.label for row in beside(tmp_path, *pair)[1]} == {*variants} - {*pair}
 
 
 def test_compare_beside_a_row_with_a_diverged_run_names_the_row(table_of_four: Path) -> None:
     save_record(table_of_four, "paper", 1, status="diverged", scores={})
-    sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
-    table_rows = comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))
+    sides, table_rows = beside(table_of_four, FIRST, SECOND)
     remarks = compare(sides, (), None, examples=0, table_rows=table_rows).remarks
     assert "row paper: no value for seed 1 (diverged or missing); its differences stay empty." in remarks
 

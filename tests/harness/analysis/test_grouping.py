@@ -16,9 +16,6 @@ from harness.experiments.specs import Budget, DataSpec
 from harness.reporting import bench_report
 from impls.recipes import RECIPES, TRAININGS
 
-PAIRS = (("learned_positions", 0), ("paper", 0), ("learned_positions", 1))
-"""Variants, and the seeds of their corpora."""
-
 
 @pytest.mark.parametrize(("chosen", "expected"), [((4,), 4), ((3, 4), 4), ((), 10)])
 def test_measure_of_the_curve_is_that_of_the_last_kept_epoch(chosen: tuple[int, ...], expected: int) -> None:
@@ -41,26 +38,10 @@ def test_row_has_the_record_that_was_started_last() -> None:
         assert row.records == (again,)
 
 
-@pytest.mark.parametrize("variants", [("learned_positions", "paper"), ("learned_positions", "paper", "conv_ffn")])
-def test_other_vocabulary_is_that_of_fewer_rows_and_of_the_later_ones_in_a_tie(variants: tuple[str, ...]) -> None:
-    digests = dict(zip(variants, "011", strict=False))
-    table = RunTable(
-        "source",
-        "",
-        rows(
-            with_digests(record(variant, budget="source"), target_vocabulary=digest * 64)
-            for variant, digest in digests.items()
-        ),
-    )
-    assert table.other_vocabulary == ({"paper"} if len(variants) == 2 else {"learned_positions"})
-
-
-def test_captions_of_another_seed_have_a_table_of_their_own() -> None:
-    runs = [record(variant, data=DataSpec(corpus="captions", seed=seed)) for variant, seed in PAIRS]
-    assert [[row.variant for row in table.rows] for table in groups(runs)] == [
-        ["learned_positions", "paper"],
-        ["learned_positions"],
-    ]
+def test_other_vocabulary_of_two_rows_is_that_of_the_later_one() -> None:
+    digests = {"learned_positions": "0" * 64, "paper": "1" * 64}
+    runs = [with_digests(record(name, budget="source"), target_vocabulary=digests[name]) for name in digests]
+    assert RunTable("source", "", rows(runs)).other_vocabulary == {"paper"}
 
 
 def test_row_counts_completed_runs_or_all_if_none_completed() -> None:

@@ -9,8 +9,6 @@ import pytest
 import scipy.special
 import scipy.stats
 from evidence_factory import Array
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from places import ROOT
 
 from harness.analysis import inference
@@ -27,16 +25,6 @@ def table(rows: int, seeds: int, seed: int = 0, scales: Array | float = 1.0) -> 
 
 
 # Formulas -------------------------------------------------------------------------------------------------------------
-
-
-def test_above_zero_is_calibrated() -> None:
-    generator = np.random.default_rng(0)
-    values = generator.standard_normal((20_000, 2, 6)) + generator.normal(0, 4.0, (20_000, 2, 1))
-    predicted = infer(values[..., :5], PAIR).above_zero[:, 0]
-    is_above = values[:, 0, 5] > values[:, 1, 5]
-    for probability in (0.1, 0.3, 0.5, 0.7, 0.9):
-        near = np.abs(predicted - probability) < 0.1
-        assert is_above[near].mean() == pytest.approx(predicted[near].mean(), abs=0.03)
 
 
 def test_infer_two_seeds_raises() -> None:
@@ -66,22 +54,6 @@ def test_prior_compatible_variances_share_one_with_the_degrees_of_all_rows() -> 
     residuals = tables - tables.mean(axis=1, keepdims=True)
     residuals -= residuals.mean(axis=2, keepdims=True)
     assert priors.pooled == pytest.approx((residuals**2).sum(axis=(1, 2)) / 12), "the residual mean square of the table"
-
-
-def test_prior_different_variances_are_moderated_as_by_smyth() -> None:
-    values = table(40, 4, 1, np.exp(np.random.default_rng(2).normal(0, 1.2, 40)))
-    estimated = prior(values)
-    degrees = float(estimated.degrees)
-    assert 0 < degrees < 8
-    variances = inference.variances(all_pairs(40) @ values) / 2
-    inferred = infer(values, all_pairs(40))
-    raised = np.maximum(variances, 0.335 * estimated.pooled)
-    moderated = (degrees * estimated.variance + 3 * raised) / (degrees + 3)
-    outlying = inferred.seed_degrees == 3
-    assert 0 < outlying.mean() < 0.5, "a pair that does not fit keeps its own variance and degrees"
-    assert (inferred.deviation**2 / 2)[outlying] == pytest.approx(variances[outlying])
-    assert (inferred.deviation**2 / 2)[~outlying] == pytest.approx(moderated[~outlying], rel=1e-3)
-    assert inferred.seed_degrees[~outlying] == pytest.approx(3 + degrees)
 
 
 def test_prior_has_the_mean_and_the_variance_of_the_logarithms_of_its_variances() -> None:
@@ -120,16 +92,6 @@ def test_trigamma_inverse_inverts_trigamma() -> None:
 
 def test_infer_three_rows_are_not_moderated() -> None:
     assert (infer(table(3, 4), all_pairs(3)).seed_degrees == 3).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(4, 8), st.integers(3, 8), st.integers(0, 10**6))
-def test_infer_order_and_unit_of_rows_do_not_matter(rows: int, seeds: int, seed: int) -> None:
-    values = table(rows, seeds, seed)
-    inferred, reversed_rows, scaled = (infer(array, all_pairs(rows)) for array in (values, values[::-1], 7 * values))
-    assert np.sort(inferred.p) == pytest.approx(np.sort(reversed_rows.p))
-    assert scaled.p == pytest.approx(inferred.p)
-    assert scaled.standard_error == pytest.approx(7 * inferred.standard_error)
 
 
 def test_half_of_the_detectable_difference_is_found_as_often_as_the_documentation_says() -> None:

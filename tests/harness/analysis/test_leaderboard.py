@@ -10,41 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from pages_factory import save_run, translations
-from record_factory import record, with_digests
+from record_factory import record, runs, with_digests
 
 from harness.analysis.contrasts import AblationEffect, Contrast
-from harness.analysis.effects import LEGEND, Conclusion, Effect, Tested
+from harness.analysis.effects import LEGEND, Conclusion
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import MetricLeaderboard, analyse_bench, leaderboards
+from harness.experiments.specs import Budget
 from harness.reporting.ablation_tables import cell
 from harness.storage.stored_files import StoredFiles
 from impls.recipes import TUTORIAL
 
 
 def test_conclusion_every_one_has_its_own_symbol_and_label() -> None:
-    symbols, labels = ({getattr(conclusion, name) for conclusion in Conclusion} for name in ("symbol", "label"))
-    assert len(symbols) == len(labels) == len(Conclusion) == 5
+    assert len({conclusion.symbol for conclusion in Conclusion}) == len(Conclusion) == 5
     assert all(f"{conclusion.symbol} {conclusion.label}" in LEGEND for conclusion in Conclusion)
-
-
-@pytest.mark.parametrize(
-    ("mean", "tested", "significant", "less_is_better", "expected"),
-    [
-        (0.5, "seeds", True, False, Conclusion.BETTER),
-        (0.5, "seeds", True, True, Conclusion.WORSE),
-        (-0.5, "seeds", True, True, Conclusion.BETTER),
-        (0.5, "seeds", False, False, Conclusion.INCONCLUSIVE),
-        (0.5, "sentences", True, False, Conclusion.SENTENCES_ONLY),
-        (0.5, "sentences", False, False, Conclusion.INCONCLUSIVE),
-        (0.5, "nothing", False, False, Conclusion.NOT_TESTED),
-        (None, "seeds", True, False, Conclusion.NOT_TESTED),
-    ],
-)
-def test_conclude_follows_test_and_direction(
-    mean: float | None, tested: Tested, significant: bool, less_is_better: bool, expected: Conclusion
-) -> None:
-    effect = Effect(label="", mean=mean, tested=tested, significant=significant)
-    assert effect.conclude(less_is_better=less_is_better) is expected
 
 
 @pytest.mark.parametrize(
@@ -54,6 +34,7 @@ def test_conclude_follows_test_and_direction(
         ({"mean": -0.5, "low": -0.6, "high": -0.4, "significant": True}, "−0.500 ▲ (−0.600 to −0.400)"),
         ({"mean": 0.5, "low": -0.4, "high": 0.6}, "+0.500 ~ (−0.400 to +0.600)"),
         ({"mean": 0.5, "significant": True, "tested": "sentences"}, "+0.500 †"),
+        ({"mean": 0.5, "tested": "sentences"}, "+0.500 ~"),
         ({"mean": 0.5, "values": (0.4, 0.6), "tested": "nothing"}, "+0.500 ? (seeds: +0.400; +0.600)"),
         ({"tested": "nothing"}, "–"),
     ],
@@ -83,14 +64,12 @@ def test_rank_interval_covers_rows_that_are_not_significantly_different() -> Non
     assert board.against_best(board.ranking[-1]) is Conclusion.WORSE
 
 
-def test_rank_interval_one_seed_is_none() -> None:
+def test_one_seed_without_sentences_is_not_tested() -> None:
     board = leaderboard(5.0, 0.0, seeds=1)
-    assert [board.rank_interval(label) for label in board.ranking] == [None, None]
-    assert [board.tied_with_best(label) for label in board.ranking] == [False, False]
     assert board.against_best(board.ranking[1]) is Conclusion.NOT_TESTED
 
 
-def test_tied_with_best_one_seed_with_equal_sentences_is_false(tmp_path: Path) -> None:
+def test_one_seed_with_equal_sentences_has_no_tie_and_no_rank_interval(tmp_path: Path) -> None:
     """Other seeds might differ, so that the sentences of one seed show no tie."""
     records = [
         save_run(tmp_path, record(variant, 0), translations("paper", 0, 20)) for variant in ("paper", "conv_ffn")
@@ -99,6 +78,7 @@ def test_tied_with_best_one_seed_with_equal_sentences_is_false(tmp_path: Path) -
     board = leaderboards(run_table, StoredFiles(tmp_path).sentences)["bleu_sacre"]
     assert board.against_best(board.ranking[1]) is Conclusion.INCONCLUSIVE
     assert not board.tied_with_best(board.ranking[1])
+    assert board.rank_interval(board.ranking[1]) is None
 
 
 def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
@@ -115,6 +95,7 @@ def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
 # Unequal seeds --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("budget", ["controlled", "source"])
 @pytest.mark.parametrize(
     ("seeds", "expected"),
     [
@@ -138,9 +119,9 @@ def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
     ids=["nested", "overlapping", "disjoint"],
 )
 def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
-    seeds: dict[str, tuple[int, ...]], expected: list[tuple[str, dict[str, int]]]
+    budget: Budget, seeds: dict[str, tuple[int, ...]], expected: list[tuple[str, dict[str, int]]]
 ) -> None:
-    analysis = analyse_bench([record(variant, seed) for variant in seeds for seed in seeds[variant]])
+    analysis = analyse_bench([record(variant, seed, budget=budget) for variant in seeds for seed in seeds[variant]])
     tables, (whole,) = analysis.tables, analysis.charted
     assert [
         (judged.table.title.rpartition("2016_flickr, ")[2], {row.label: len(row.records) for row in judged.table.rows})
@@ -153,39 +134,16 @@ def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
         assert judged.leaderboards["bleu_sacre"].seeds == max(rows.values())
 
 
-@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_analyse_bench_ranks_and_tests_use_the_same_runs_with_the_source_budget_too(seeds: tuple[int, ...]) -> None:
-    """The other seeds of learned_positions would rank it first, although it is worse at the common ones."""
-    records = [record("learned_positions", seed, budget="source") for seed in (0, 1, 2)]
-    records += [record("paper", seed, budget="source") for seed in seeds]
-    for run in records:
-        run.scores["bleu_sacre"] = 40.0 if run.spec.seed == 2 else 31.0 if run.spec.variant == "paper" else 30.0
-    analysis = analyse_bench(records)
-    assert [{row.label: len(row.records) for row in judged.table.rows} for judged in analysis.tables] == [
-        {"learned_positions": len(seeds), "paper": len(seeds)},
-        {"learned_positions": 3},
-    ]
-    board = analysis.tables[0].leaderboards["bleu_sacre"]
-    assert board.ranking == ["paper", "learned_positions"]
-    assert board.comparisons.between("paper", "learned_positions").mean == pytest.approx(1.0, abs=0.01)
-    assert [len(judged.table.records) for judged in analysis.charted] == [len(records)]
-
-
 def test_analyse_bench_interrupted_runs_have_no_table_of_their_own() -> None:
     """A controlled table has the seeds that its rows completed; the interrupted runs stay with their rows."""
-    interrupted = [
-        replace(record(variant, seed), status="interrupted", reason="interrupted by SIGINT", scores={})
-        for variant, seed in (("learned_positions", 2), ("paper", 1), ("conv_ffn", 0))
-    ]
-    completed = [record("learned_positions", 0), record("learned_positions", 1), record("paper", 0)]
-    first, second = analyse_bench([*completed, *interrupted]).tables
-    assert first.table.title.endswith(", seed 0")
-    assert [(row.label, row.completed, len(row.records)) for row in first.table.rows] == [
-        *(("learned_positions", 1, 2), ("conv_ffn", 0, 1), ("paper", 1, 2)),
-    ]
-    assert set(first.leaderboards["bleu_sacre"].ranking) == {"learned_positions", "paper"}
-    assert second.table.title.endswith(", seeds 0, 1")
-    assert [(row.label, row.completed) for row in second.table.rows] == [("learned_positions", 2), ("conv_ffn", 0)]
+    interrupted = runs("learned_positions", seeds=3)[2:] + runs("paper", seeds=2)[1:] + runs("conv_ffn", seeds=1)
+    interrupted = [replace(run, status="interrupted", reason="interrupted by SIGINT", scores={}) for run in interrupted]
+    completed = runs("learned_positions", seeds=2) + runs("paper", seeds=1)
+    first, second = (judged.table for judged in analyse_bench([*completed, *interrupted]).tables)
+    assert [table.title.rpartition("flickr, ")[2] for table in (first, second)] == ["seed 0", "seeds 0, 1"]
+    of_first = [("learned_positions", 1, 2), ("conv_ffn", 0, 1), ("paper", 1, 2)]
+    assert [(row.label, row.completed, len(row.records)) for row in first.rows] == of_first
+    assert [(row.label, row.completed) for row in second.rows] == [("learned_positions", 2), ("conv_ffn", 0)]
 
 
 def test_analyse_bench_diverged_run_is_a_result_and_leaves_its_differences_empty() -> None:
@@ -207,12 +165,12 @@ def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None
 
 
 def test_vocabulary_of_most_rows_is_compared_however_many_runs_another_has() -> None:
-    records = [record("learned_positions", 0), *(record("paper", seed) for seed in range(3)), record("conv_ffn", 0)]
+    seeds = {"learned_positions": 1, "paper": 3, "conv_ffn": 1}
+    records = [record(name, seed, budget="source") for name, number in seeds.items() for seed in range(number)]
     changed = []
     for run in records:
         digest = ("b" if run.spec.variant == "paper" else "a") * 64
-        run = with_digests(run, target_vocabulary=digest)
-        changed.append(replace(run, spec=replace(run.spec, budget="source")))
+        changed.append(with_digests(run, target_vocabulary=digest))
     (table,) = groups(changed)
     assert table.other_vocabulary == {"paper"}
     boards = leaderboards(table, lambda run: None)

@@ -60,12 +60,27 @@ def test_noise_of_perplexities_leaves_out_a_row_with_another_vocabulary() -> Non
     assert with_all.rows == 3
 
 
-def test_noise_is_that_of_the_seeds_without_a_diverged_run() -> None:
-    records = [record(variant, seed) for variant in ("learned_positions", "paper") for seed in range(4)]
-    lost = [replace(run, status="diverged", scores={}) if run is records[-1] else run for run in records]
-    estimate = estimate_noise(lost, "bleu_sacre", no_sentences)
-    assert estimate.seeds == 3
-    assert estimate == estimate_noise([run for run in records if run.spec.seed < 3], "bleu_sacre", no_sentences)
+def of_seeds(variant: str, *seeds: int) -> list[RunRecord]:
+    return [record(variant, seed) for seed in seeds]
+
+
+LEARNED, PAPER = of_seeds("learned_positions", 0, 1, 2, 3), of_seeds("paper", 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("used", "others", "rows", "seeds"),
+    [
+        ([*LEARNED[:3], *PAPER[:3]], [LEARNED[3], replace(PAPER[3], status="diverged", scores={})], 2, 3),
+        ([*LEARNED, *PAPER], of_seeds("conv_ffn", 0), 2, 4),
+        (LEARNED, of_seeds("paper", 3, 4), 1, 4),
+    ],
+    ids=["a diverged run", "a row of one seed", "rows that share one seed: that with most seeds"],
+)
+def test_noise_is_that_of_common_seeds(used: list[RunRecord], others: list[RunRecord], rows: int, seeds: int) -> None:
+    estimate = estimate_noise([*used, *others], "bleu_sacre", no_sentences)
+    assert estimate is not None
+    assert (estimate.rows, estimate.seeds) == (rows, seeds)
+    assert estimate == estimate_noise(used, "bleu_sacre", no_sentences)
 
 
 def test_noise_of_sentences_is_that_of_the_pairs_with_stored_sentences() -> None:
@@ -73,36 +88,17 @@ def test_noise_of_sentences_is_that_of_the_pairs_with_stored_sentences() -> None
     generator, names = np.random.default_rng(0), ("learned_positions", "paper", "conv_ffn")
     of_sentences = {name: generator.normal(0, 0.5, 100) for name in names}
     of_sentences = {name: noise - noise.mean() for name, noise in of_sentences.items()}
-    runs = {run.id: run for name in names for run in (record(name, seed) for seed in range(3))}
+    runs = [record(name, seed) for name in names for seed in range(3)]
 
     def sentences(run: RunRecord) -> dict[str, np.ndarray]:
         nats = float(run.scores["test_loss"] or 0.0) + of_sentences[run.spec.variant]
         return {} if run.spec.variant == names[2] else {"nats": 10 * nats, "tokens": np.full(100, 10)}
 
-    estimate = estimate_noise(runs.values(), "test_loss", sentences)
+    estimate = estimate_noise(runs, "test_loss", sentences)
     assert estimate is not None
     assert (estimate.rows, estimate.with_sentences) == (3, True)
     expected = (of_sentences[names[0]] - of_sentences[names[1]]).var() / 100
     assert estimate.noise.sentence_variance == pytest.approx(expected, rel=0.1)
-
-
-def test_noise_leaves_out_a_row_of_one_seed() -> None:
-    several = [record(variant, seed) for variant in ("learned_positions", "paper") for seed in range(4)]
-    estimate = estimate_noise([*several, record("conv_ffn", 0)], "bleu_sacre", no_sentences)
-    assert estimate is not None
-    assert (estimate.rows, estimate.seeds) == (2, 4)
-    assert estimate == estimate_noise(several, "bleu_sacre", no_sentences)
-
-
-def test_noise_of_rows_that_share_one_seed_is_that_of_the_row_with_most_seeds() -> None:
-    longer, shorter = (
-        [record(variant, seed) for seed in seeds]
-        for variant, seeds in (("learned_positions", range(4)), ("paper", range(3, 5)))
-    )
-    estimate = estimate_noise([*longer, *shorter], "bleu_sacre", no_sentences)
-    assert estimate is not None
-    assert (estimate.rows, estimate.seeds) == (1, 4)
-    assert estimate == estimate_noise(longer, "bleu_sacre", no_sentences)
 
 
 @pytest.mark.parametrize("larger", ["controlled", "source"])

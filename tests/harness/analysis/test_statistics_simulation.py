@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import statistics_simulation as simulation
-from evidence_factory import Array
 from statistics_simulation import bleu_counts
 
-from harness.analysis import inference
 from harness.analysis.evidence import Evidence
-from harness.analysis.inference import infer
 from harness.analysis.scales import LOGIT
 from harness.analysis.statistics import compare_rows
 from harness.evaluation import metrics
@@ -42,18 +39,6 @@ def test_simulation_normal_noise_is_covered_in_95_percent(simulated: list[simula
             setting = ("normal", seeds, comparisons)
             cells = [cell for cell in simulated if (cell.noise, cell.seeds, cell.comparisons) == setting]
             assert np.mean([cell.coverage for cell in cells]) == pytest.approx(0.95, abs=0.01)
-
-
-@pytest.mark.parametrize("fault", ["seeds alone", "no pooling"])
-def test_simulation_wrong_method_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    def wrong_infer(values: Array, matrix: Array, of_sentences: Array | None = None) -> inference.Inference:
-        return infer(values, matrix, None if fault == "seeds alone" else of_sentences, moderate=fault != "no pooling")
-
-    monkeypatch.setattr(simulation, "infer", wrong_infer)
-    if fault == "seeds alone":
-        assert simulation.cell("normal", 8, 0.5, 10, tables=1000).family_wise > 0.2
-    else:
-        assert simulation.cell("two-point", 3, 0.0, 21, tables=1000).coverage > 0.96
 
 
 def test_simulation_page_has_no_family_wise_error_and_no_coverage_of_normal_noise_out_of_bounds() -> None:

@@ -91,6 +91,13 @@ def test_speed_of_a_run_up_to_its_bound_passes(
     assert faults(rule, made_up({}, **{name: outside}), name)
 
 
+def test_speeds_of_a_run_with_weights_of_another_do_not_limit_its_translation_and_memory() -> None:
+    values = {"decoding_sentences_per_second": 0.01, "peak_memory_bytes": 1e8}
+    for other, fails in (({}, True), ({"trained_as": "another"}, False)):
+        run = made_up({**other, "machine": {"memory_bytes": 9e7}}, **values)
+        assert bool(faults(speeds, run, "total_seconds")) is bool(faults(speeds, run, "peak_memory_bytes")) is fails
+
+
 def test_times_negative_seconds_of_validation_are_reported() -> None:
     run = made_up({})
     lines = (replace(run.curve[0], validation_seconds=-0.1), *run.curve[1:])
