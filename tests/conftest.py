@@ -181,7 +181,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reports have empty drawings, which take most of the time of a page, and an empty models page."""
     # First: it imports `concept_plots`, which would keep the patched `plot_style.write` for all later tests.
     monkeypatch.setattr("harness.reporting.models_report.write", lambda folder: (folder / "models.html").touch())
-    monkeypatch.setattr("harness.reporting.run_plots.lay_out", lambda _: None)
+    monkeypatch.setattr("harness.reporting.plot_style.lay_out", lambda _: None)
     monkeypatch.setattr("harness.reporting.render_html.inline", lambda *_: "")
     monkeypatch.setattr("harness.reporting.plot_style.write", lambda *_: None)
 

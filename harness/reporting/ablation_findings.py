@@ -27,9 +27,6 @@ NO_EFFECT = "No level was changed alone, so this page has only the effects of co
 TITLE = ABLATION[MAIN].title
 
 
-# The finding ----------------------------------------------------------------------------------------------------------
-
-
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
@@ -138,9 +135,6 @@ def agreement(study: Study) -> str:
     )
 
 
-# Confounds and learning rates -----------------------------------------------------------------------------------------
-
-
 def _confound(confound: Confound) -> str:
     field, (first, second) = confound.field, SIZES_OF_EMBEDDINGS
     ratios = ", ".join(f"{ratio:.2f} with {level}" for level, ratio in confound.ratios.items())
@@ -225,9 +219,6 @@ def _mean_loss(cell: StudyCell, seeds: Sequence[int]) -> float:
     """Return the mean validation loss of some runs; NaN if there are none or a loss is unknown."""
     losses = [number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds]
     return fmean(losses) if losses else math.nan
-
-
-# What it does not cover -----------------------------------------------------------------------------------------------
 
 
 def limits(analysis: Analysis) -> list[str]:

@@ -133,9 +133,6 @@ def sections(analysis: Analysis) -> list[Block]:
     ]
 
 
-# Figures and tables ---------------------------------------------------------------------------------------------------
-
-
 def _figures(analysis: Analysis) -> list[Block]:
     """Return forest plots of the effects and main effects of each study; those that rank the fields come first."""
     blocks: list[Block] = []
@@ -217,9 +214,6 @@ def _study(effects: StudyEffects) -> list[Block]:
         blocks.append(Text("No tuned table: these runs are not comparable. They differ in"))
         blocks.append(Items(after.study.differences))
     return blocks
-
-
-# CSV ------------------------------------------------------------------------------------------------------------------
 
 
 def _csv_rows(effects: StudyEffects) -> list[dict[str, Any]]:

@@ -131,9 +131,6 @@ def _agreement(judged: TableAnalysis) -> str:
     return short_line(text, longest=2_000)
 
 
-# Charts ---------------------------------------------------------------------------------------------------------------
-
-
 def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return a chart of sacreBLEU and perplexity for each table with at least two rows."""
     blocks: list[Block] = [Heading("Scores", slug="scores")]
@@ -188,9 +185,6 @@ def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | No
     some = f", the first {len(figures)}" if len(figures) == run_files.MOST_POSITION_TABLES else ""
     title = f"Position tables of the encoder{some}"
     return [Heading("Learned positions", slug="positions"), Disclosure(title, figures)]
-
-
-# Significance ---------------------------------------------------------------------------------------------------------
 
 
 def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:

@@ -245,9 +245,6 @@ def _cost(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
     return *cells, interval, ratio, Conclusion.NOT_TESTED.symbol
 
 
-# Subsets of the test set ----------------------------------------------------------------------------------------------
-
-
 def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
     base, *letters = [side.letter for side in comparison.sides]
     heads = ["", subsets.unit, base, *letters]
@@ -317,9 +314,6 @@ def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]
         "al. 2019, compare-mt)."
     )
     return [*blocks, Items((note,))] if blocks else []
-
-
-# Legend ---------------------------------------------------------------------------------------------------------------
 
 
 def _legend(comparison: Comparison) -> tuple[str, ...]:

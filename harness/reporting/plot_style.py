@@ -154,7 +154,7 @@ def short(label: str, *, width: int = 24) -> str:
     return f"{line[:width]}\n{line[width:]}"
 
 
-# Axes -----------------------------------------------------------------------------------------------------------------
+# Axes and labels ------------------------------------------------------------------------------------------------------
 
 
 def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
@@ -253,9 +253,6 @@ def series(label: str, tip: str = "") -> str:
     return f"{SERIES}{short_line(label)}{TIP}{short_line(tip)}"
 
 
-# Labels ---------------------------------------------------------------------------------------------------------------
-
-
 def spread(positions: Sequence[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
     """Move labels apart so that they do not overlap.
 
@@ -313,9 +310,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
         swatch = {**line_style.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
         axes.plot([0.12, 0.32, 0.52], [height] * 3, transform=right, lw=1.6, clip_on=False, markevery=[1], **swatch)
         axes.text(0.6, height, text, transform=right, va="center", ha="left", fontsize=9, linespacing=1.2)
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @styled

@@ -46,9 +46,6 @@ DEFINITIONS = (
 """How each quantity of the report is measured and counted."""
 
 
-# The headline ---------------------------------------------------------------------------------------------------------
-
-
 def headline(document: SpeedDocument) -> Headline:
     """Return how fast the main variant trains and decodes compared with its baselines, and the limits of this."""
     subject = main_subject(document)
@@ -119,9 +116,6 @@ def _absolute(subject: TimedModel) -> str:
         seconds = significant_digits(subject.decoding[0].thousand_seconds)
         return f"{name} translates 1,000 sentences ({decoding_name(subject.decoding[0])}) in {seconds} s."
     return "No subject was trained or decoded; this report has only the measurements below."
-
-
-# Warnings and limits --------------------------------------------------------------------------------------------------
 
 
 def warnings(document: SpeedDocument) -> list[str]:

@@ -31,9 +31,6 @@ AXES = {
 }
 
 
-# Numbers and names ----------------------------------------------------------------------------------------------------
-
-
 def median(samples: Samples | None, scale: float = 1.0) -> str | Cell:
     """Return a median with its quartiles, "12.3 (11.9 to 12.8)"; one sample has no quartiles."""
     if samples is None:
@@ -95,9 +92,6 @@ def _table(title: str, rows: Sequence[Mapping[str, str | Cell]], *, text_columns
     lines = (tuple(cell if isinstance(cell, Cell) else short_line(cell) for cell in row.values()) for row in rows)
     heads = tuple(map(short_line, rows[0]))
     return [Table("l" * text_columns + "r" * (len(heads) - text_columns), heads, tuple(lines), title)]
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def at_a_glance(document: SpeedDocument) -> list[Table]:

@@ -25,8 +25,6 @@ from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
 
-# Tables ---------------------------------------------------------------------------------------------------------------
-
 
 def terminal(records: list[RunRecord]) -> str:
     return render_text.document(bench_report.document(records))
@@ -235,9 +233,6 @@ def test_caveat_without_a_completed_run_claims_nothing() -> None:
     assert headline.caveat == expected
 
 
-# Significance ---------------------------------------------------------------------------------------------------------
-
-
 def test_matrix_has_each_pair_once_and_none_with_one_seed() -> None:
     many = runs("learned_positions", "paper", "conv_ffn", seeds=3)
     (matrix,) = (
@@ -247,9 +242,6 @@ def test_matrix_has_each_pair_once_and_none_with_one_seed() -> None:
     assert filled == [[True, False], [True, True]]
     single = bench_report.document([run for run in many if run.spec.seed == 0])
     assert not [table for table in find(single.blocks, Table) if table.kind == "matrix"]
-
-
-# Pages ----------------------------------------------------------------------------------------------------------------
 
 
 def page_records() -> list[RunRecord]:

@@ -66,9 +66,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT))
 
 
-# Interaction ----------------------------------------------------------------------------------------------------------
-
-
 def test_every_section_is_drawn(report: Path, open_page: Open) -> None:
     view = open_page(report)
     assert [section.get_attribute("id") for section in view.page.locator("main > section").all()] == SECTIONS
@@ -315,9 +312,6 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(report: Path, 
     assert {"theme", "scroll"} <= {name for _, identifier, classes, _ in stops for name in (identifier, classes)}
 
 
-# Safety ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_page_fits_is_accessible_and_loads_nothing(report: Path, open_page: Open, size: str, theme: str) -> None:
@@ -374,9 +368,6 @@ def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, open_page: O
     assert view.page.locator("iframe, base, img, form, math").count() == 0
     assert view.page.locator("meta[http-equiv=refresh]").count() == 0
     assert (view.requests, view.messages) == ([], [])
-
-
-# The speed report ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -62,9 +62,6 @@ def unpacked(page: str, kind: str = "packed") -> list[Any]:
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
-# The page -------------------------------------------------------------------------------------------------------------
-
-
 def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
     assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
@@ -91,9 +88,6 @@ def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_
     (explorer_data,) = unpacked(path.read_text(encoding="utf-8"))
     assert len(explorer_data["sides"]) == 24
     assert len(explorer_data["numbers"]) == 1_000
-
-
-# Content -------------------------------------------------------------------------------------------------------------
 
 
 def test_explorer_holds_the_stored_translations_source_and_reference(
@@ -213,9 +207,6 @@ def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Pat
         assert f">{mean:.2f}<" in row
 
 
-# Widgets --------------------------------------------------------------------------------------------------------------
-
-
 def test_explorer_leaves_out_seeds_and_sentences_that_do_not_fit() -> None:
     by_seed = [
         [
@@ -304,9 +295,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(str(path))):
         write(records, tmp_path / "page", results=tmp_path)
-
-
-# The same each time ---------------------------------------------------------------------------------------------------
 
 
 def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_seed(

@@ -55,9 +55,6 @@ def cells(table: Table, name: str) -> dict[str, str]:
     return dict(zip(table.heads, map(str, row), strict=True))
 
 
-# The page -------------------------------------------------------------------------------------------------------------
-
-
 def test_every_section_is_there_in_order_and_in_the_contents(page: str, markdown: str) -> None:
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
     assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
@@ -86,9 +83,6 @@ def test_html_page_has_every_cell(page: str) -> None:
         for cell in (cell for row in table.rows for cell in row):
             for part in (cell,) if isinstance(cell, str) else (cell.text, cell.detail):
                 assert " ".join(part.split()) in text, (table.title, part)
-
-
-# Values ---------------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_training_is_the_document_s() -> None:
@@ -185,9 +179,6 @@ def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
         assert (light + 0.05) / (dark + 0.05) > 4
 
 
-# Incomplete documents ------------------------------------------------------------------------------------------------
-
-
 def bare(**changes: Any) -> SpeedDocument:
     """Return a document of a measurement that was interrupted after one round of training."""
     ours, *_, missing = speed_factory.subjects()
@@ -218,9 +209,6 @@ def test_without_any_whole_round_there_is_no_page(tmp_path: Path, refused: Refus
     words = ["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]
     refused(words, "no complete round, so there is nothing to show")
     assert not (tmp_path / "reports").exists()
-
-
-# Hostile text ---------------------------------------------------------------------------------------------------------
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -288,9 +276,6 @@ def test_terminal_has_the_headline_and_every_ratio() -> None:
     assert speed_findings.headline(DOCUMENT).finding in output
     assert "30.0 to 30.0" in output
     assert "0.90 ± 0.00" in output
-
-
-# The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_made_again_from_a_stored_document_without_a_framework(folder: Path, tmp_path: Path) -> None:
