@@ -40,7 +40,6 @@ def headline(analysis: Analysis) -> Headline:
 
 
 def _finding(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
-    """Return the largest effect that can be claimed, or the largest one, with the study that measured it."""
     variant = short_line(study.variant)
     if _is_claimed(effect):
         which = "" if is_largest else " that can be claimed"
@@ -92,7 +91,6 @@ def _incomplete(effects: StudyEffects) -> list[str]:
 
 
 def _is_claimed(effect: AblationEffect) -> bool:
-    """Return whether the effect is significant over seeds and has enough seeds for a claim."""
     return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
@@ -147,7 +145,6 @@ def _confound(confound: Confound) -> str:
 
 
 def _batching(study: Study) -> str:
-    """Return whether the levels of batching have equal epochs, or equal numbers of updates."""
     spec = study.records[0].spec
     updates = {name: " to ".join(f"{n:,}" for n in sorted(set(counts))) for name, counts in study.batchings.items()}
     if len(set(updates.values())) > 1:
@@ -168,7 +165,6 @@ def _batching(study: Study) -> str:
 
 
 def _pilots(study: Study, tuned: Tuned) -> list[str]:
-    """Return what limits the choice of learning rates."""
     choices = {cell.label: tuned.choices[cell.changes] for cell in study.cells if cell.changes in tuned.choices}
     lines = []
     for edge, direction in (("lowest", "lower"), ("highest", "higher")):
@@ -195,7 +191,6 @@ def _pilots(study: Study, tuned: Tuned) -> list[str]:
 
 
 def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
-    """Return which recipes have a higher validation loss at the chosen learning rate than untuned."""
     tuned_cells = () if tuned.effects is None else tuned.effects.study.cells
     after = {cell.changes: cell for cell in tuned_cells}
     worse, lengths = [], set()
@@ -216,7 +211,6 @@ def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
 
 
 def _mean_loss(cell: StudyCell, seeds: Sequence[int]) -> float:
-    """Return the mean validation loss of some runs; NaN if there are none or a loss is unknown."""
     losses = [number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds]
     return fmean(losses) if losses else math.nan
 

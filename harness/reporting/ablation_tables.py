@@ -207,7 +207,6 @@ def _pilots(effects: StudyEffects, tuned: Tuned) -> Table:
 
 
 def _side_by_side(title: str, sides: Sequence[Sequence[LevelRow]], tuned: Tuned | None = None) -> Table:
-    """Return the untuned and the tuned rows in one table, with the learning rates of the tuned ones."""
     before, after = sides
     heads = (f"{ABLATION[name].title}, {side}" for name in (MAIN, SECOND) for side in ("untuned", "tuned"))
     later = {row.changed: row.cells for row in after}

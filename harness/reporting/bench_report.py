@@ -43,12 +43,9 @@ AGREEMENTS = {
 
 
 def write(report: Document, records: Sequence[RunRecord], folder: Path) -> Path:
-    """Write the pages of a report of `records` and their CSV files under `folder`.
+    """Write the pages of a report of `records` and their CSV files under `folder`; return the path of the HTML page.
 
     models.html, which is the same for all reports, is written too unless the folder above has it.
-
-    Returns:
-        The path of the HTML page.
     """
     csv_export.save(records, folder)
     if not (folder.parent / models_report.PAGE).is_file():
@@ -120,7 +117,6 @@ def document(
 
 
 def _agreement(judged: TableAnalysis) -> str:
-    """Return the settings that all runs of a comparable table share."""
     table = judged.table
     early = stop_early(table.records)
     batches = "seeds, the batches of the first epoch" if early else "updates, seeds, the stream of batches"
@@ -209,7 +205,6 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
 
 
 def _matrix(title: str, board: MetricLeaderboard) -> Table:
-    """Return the differences of all pairs of rows in the order of their means; each pair occurs once."""
     names = board.ranking
     rows: list[tuple[str | Cell, ...]] = []
     for index, name in enumerate(names[1:], start=1):

@@ -164,11 +164,7 @@ def attention_heat_map(
     source, target = (
         [short_line(token, longest=16) or "␣" for token in side] for side in (source_tokens, target_tokens)
     )
-    plot_style.write(_heat_maps(values, source, target), path)
-
-
-def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list[str]) -> Figure:
-    layers, heads, rows, columns = weights.shape
+    layers, heads, rows, columns = values.shape
     single = layers * heads == 1
     size, text_size = (0.34, 10) if single else (0.18, 8)
     across = min(heads, 4)
@@ -176,13 +172,13 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
     width, height = max(columns * size, 1.5) + 0.35, max(rows * size, 1.2) + 0.45
     total = layers * down * height
     picture, grid = plot_style.figure(across * width + 2.2, total + 1.6, rows=layers * down, columns=across)
-    largest = max(float(weights.max()), 0.1)
+    largest = max(float(values.max()), 0.1)
     for index, axes in np.ndenumerate(grid):
         layer, head = index[0] // down, index[0] % down * across + index[1]
         if head >= heads:
             axes.set_visible(False)
             continue
-        image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=largest, aspect="auto")
+        image = axes.imshow(values[layer, head], cmap="Blues", vmin=0, vmax=largest, aspect="auto")
         axes.set_title("" if single else f"layer {layer + 1}, head {head + 1}", fontsize=9, fontweight="normal")
         is_lowest = head + across >= heads
         axes.set_xticks(range(columns), source if is_lowest else [], rotation=90, fontsize=text_size, minor=False)
@@ -191,7 +187,6 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
         axes.tick_params(length=2)
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 3 / total), pad=0.01, aspect=25)
     bar.set_label("attention weight (each row sums to 1)")
-    picture.suptitle(
-        "Attention of each target token (down) to the source tokens (across)", fontsize=11, fontweight="bold"
-    )
-    return picture
+    title = "Attention of each target token (down) to the source tokens (across)"
+    picture.suptitle(title, fontsize=11, fontweight="bold")
+    plot_style.write(picture, path)

@@ -30,13 +30,7 @@ COLOURS = {
 
 @styled
 def inline(plot: Figure, name: str, label: str) -> Markup:
-    """Return a figure as an `<svg>` element.
-
-    Args:
-        plot: The figure.
-        name: The prefix of all ids, which makes them unique in the page.
-        label: A description for readers who cannot see the figure.
-    """
+    """Return a figure as an `<svg>` element with a label for readers who cannot see it; `name` begins all its ids."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
         # With the resolution of SVG, as `savefig` would, but without the draft of everything that it draws for this.
@@ -112,5 +106,4 @@ def _flatten(parent: tree.Element) -> None:
 
 
 def _rounded(value: str) -> str:
-    """Return coordinates with at most two decimals."""
     return re.sub(r"-?\d+\.\d+(?:e-?\d+)?", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)

@@ -207,14 +207,9 @@ def name_rows(
     bold: Container[int] = (),
     widths: tuple[int, int] = (30, 21),
 ) -> None:
-    """Write the names of rows left of panels, the first on top.
+    """Write the names of rows left of panels that share their vertical axis, the first on top.
 
-    Args:
-        drawn: The panels, which share their vertical axis.
-        layout: The layout of the figure.
-        names: The names.
-        bold: The indices of the names that stand out.
-        widths: The characters of a line in the wide and in the narrow layout.
+    `bold` has the indices of names that stand out, `widths` the characters of a line in the wide and narrow layout.
     """
     labels = [short(name, width=widths[LAYOUTS.index(layout)]) for name in names]
     for axes in drawn:
@@ -259,10 +254,8 @@ def spread(positions: Sequence[float], gaps: Sequence[float], low: float, high: 
     Neighbours that are too close move together as a block around their mean: an isotonic regression.
 
     Args:
-        positions: The preferred centre of each label.
+        positions: The preferred centre of each label, between `low` and `high`.
         gaps: The size of each label.
-        low: The lower bound of all labels.
-        high: The upper bound of all labels.
 
     Returns:
         The new centres, in the same order from low to high. Without room for all labels, they overlap evenly.

@@ -137,7 +137,6 @@ def ratios(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 
 
 def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> None:
-    """Plot medians with quartiles or intervals, and the values above the dots or beside them."""
     for line, dot in enumerate(dots):
         if dot is None:
             where = axes.get_yaxis_transform()

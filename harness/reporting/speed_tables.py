@@ -333,7 +333,6 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
 
 
 def _workload(document: SpeedDocument) -> dict[str, str]:
-    """Return the size of a round of each kind of work."""
     settings, data = document.settings, document.data
     words = "without unknown words" if settings.unknown == "never" else "unknown words allowed"
     return {
