@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
-from harness.analysis.ablation_study import Study, StudyCell
+from harness.analysis.ablation_study import Study
 from harness.analysis.caveats import of_test_set
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
@@ -197,7 +197,8 @@ def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
     for before in study.cells:
         cells = before, after.get(before.changes, before)
         seeds = sorted(frozenset.intersection(*(cell.completed for cell in cells)))
-        losses = [_mean_loss(cell, seeds) for cell in cells]
+        values = [[number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds] for cell in cells]
+        losses = [fmean(same) if same else math.nan for same in values]
         if losses[1] > losses[0]:
             training = before.records[seeds[0]].spec.training
             rates = training.peak_rate, tuned.choices[before.changes].rate
@@ -208,11 +209,6 @@ def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
         return []
     reason = "the one seed of a pilot can mislead" if lengths == {0} else "give more --pilot-epochs"
     return [f"The chosen rate gives the full runs a higher {TITLE} than the untuned one: {'; '.join(worse)}; {reason}."]
-
-
-def _mean_loss(cell: StudyCell, seeds: Sequence[int]) -> float:
-    losses = [number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds]
-    return fmean(losses) if losses else math.nan
 
 
 def limits(analysis: Analysis) -> list[str]:

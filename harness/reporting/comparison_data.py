@@ -84,14 +84,12 @@ def _difference(metric: MetricComparison, difference: Difference | None) -> dict
 
 
 def _part(subsets: SubsetScores) -> dict[str, Any]:
-    parts = [asdict(subset) | {"changes": list(map(_change, subset.changes))} for subset in subsets.parts]
+    def change(difference: Difference) -> dict[str, Any]:
+        values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values", "p", "p_holm")}
+        return {"letter": difference.first, **values, "conclusion": difference.conclude(less_is_better=False)}
+
+    parts = [asdict(subset) | {"changes": list(map(change, subset.changes))} for subset in subsets.parts]
     return asdict(subsets) | {"parts": parts}
-
-
-def _change(difference: Difference) -> dict[str, Any]:
-    values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values", "p", "p_holm")}
-    conclusion = difference.conclude(less_is_better=False)
-    return {"letter": difference.first, **values, "conclusion": conclusion}
 
 
 def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[str, Any] | None:

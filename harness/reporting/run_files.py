@@ -47,15 +47,16 @@ MOST_WEIGHTS = 200_000
 
 def translations(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts) -> list[dict[str, Any]]:
     """Return the explorer of each test set that two runs with the same seed have stored translations of."""
-    test_sets = group_by(tables, lambda table: _test_set(table.records[0].spec.data))
+
+    def test_set(table: RunTable) -> str:
+        data = table.records[0].spec.data
+        files = to_json(data.files) if data.files else None
+        seed = data.seed if data.corpus == "captions" else None
+        return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
+
+    test_sets = group_by(tables, test_set)
     room_bytes = ROOM_BYTES // max(len(test_sets), 1)
     return list(filter(None, (_explorer(same, stored, texts, room_bytes) for same in test_sets.values())))
-
-
-def _test_set(data: DataSpec) -> str:
-    files = to_json(data.files) if data.files else None
-    seed = data.seed if data.corpus == "captions" else None
-    return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
 def _explorer(
@@ -109,7 +110,9 @@ def _columns(runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: 
         if hypotheses := stored.hypotheses(record):
             lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
             aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
-            chrf = _sentence_chrf(stored, record)
+            sums = (stored.sentences(record) or {}).get("chrf")
+            scores = [] if sums is None else metrics.score_from_sums("chrf", sums)
+            chrf = [round(float(score), 1) for score in scores]
             columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
     return columns
 
@@ -121,12 +124,6 @@ def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     shared = len(set(variants)) < len(variants)
     labels = distinct([f"{row.label}, {BUDGETS[table.budget].lower()}" if shared else row.label for table, row in rows])
     return [(label, record) for label, (_, row) in zip(labels, rows, strict=True) for record in row.records]
-
-
-def _sentence_chrf(stored: StoredFiles, record: RunRecord) -> list[float]:
-    """Return the chrF of each test sentence; empty if its statistics are not stored."""
-    sums = (stored.sentences(record) or {}).get("chrf")
-    return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
 
 
 def _aligned(

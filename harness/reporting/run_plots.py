@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -252,7 +251,8 @@ def _dots(
         for label, interval in intervals.items()
         if interval.low is not None and interval.high is not None
     }
-    values = [value for row, _, _ in rows for value in row.by_seed(name).values()] + [*itertools.chain(*ends.values())]
+    values = [value for row, _, _ in rows for value in row.by_seed(name).values()]
+    values += [end for pair in ends.values() for end in pair]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     margin = 0.1 * max(high - low, 0.5)
     axes.set_xlim(low - margin, high + margin)

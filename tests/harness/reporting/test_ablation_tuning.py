@@ -18,9 +18,6 @@ from record_factory import with_digests
 from harness.analysis.ablation import StudyEffects
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
-from harness.audit import plausibility_rules, row_difference_rules
-from harness.audit.run_folder import Skipped
-from harness.audit.table_rules import ComparedRuns
 from harness.experiments.specs import DataSpec
 from harness.reporting import ablation_findings, ablation_report, bench_report
 from harness.storage.records import RunRecord
@@ -252,14 +249,3 @@ def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) ->
     assert "-pilot-s1000-" not in page
     assert "learning rate tuned for each recipe" in page
     assert "by learning rate (0.0005, 0.001, 0.002; pilots of 1 epoch" in page
-
-
-def test_audit_accepts_the_seed_of_pilots_and_a_base_at_its_own_rate() -> None:
-    tables = {group.budget: ComparedRuns(group, (), ()) for group in groups(tuned_runs(), pilots=True)}
-    assert tables.keys() == {"controlled", "tuned", "pilot"}
-    with pytest.raises(Skipped, match="stands in the controlled table"):
-        list(row_difference_rules.differences(tables["tuned"]))
-    with pytest.raises(Skipped, match="a seed of their own"):
-        list(plausibility_rules.seeds(tables["pilot"]))
-    assert [list(row_difference_rules.differences(tables[budget])) for budget in ("controlled", "pilot")] == [[], []]
-    assert [list(plausibility_rules.seeds(tables[budget])) for budget in ("controlled", "tuned")] == [[], []]
