@@ -147,7 +147,7 @@ MIDDLE = RUN.curve[1].updates
 EVENTS = {
     "from the start": [update(1), update(9), epoch_end(1), epoch_end(2)],
     "from the middle": [*resumed(MIDDLE + 1), update(MIDDLE + 2), epoch_end(3)],
-    "measured again": [Event(run=RUN.id, stage="preparing", remark="is not trained")],
+    "measured again": [Event(run=RUN.id, stage="preparing"), Event(run=RUN.id, stage="translating")],
 }
 LOSSES = {"from the start": [(1, 1.0), (9, 1 / 9)], "from the middle": [(MIDDLE + 2, 1 / (MIDDLE + 2))]}
 
