@@ -111,8 +111,7 @@ def _columns(runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: 
             lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
             aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
             sums = (stored.sentences(record) or {}).get("chrf")
-            scores = [] if sums is None else metrics.score_from_sums("chrf", sums)
-            chrf = [round(float(score), 1) for score in scores]
+            chrf = [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
             columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
     return columns
 
