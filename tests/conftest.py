@@ -179,9 +179,9 @@ def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reports have empty drawings, which take most of the time of a page, and an empty models page."""
-    # First: it imports `concept_plots`, which would keep the patched `plot_style.write` for all later tests.
+    # First: it imports `inline_svg`, which would keep the patched `plot_style.lay_out` for all later tests.
     monkeypatch.setattr("harness.reporting.models_report.write", lambda folder: (folder / "models.html").touch())
-    monkeypatch.setattr("harness.reporting.run_plots.lay_out", lambda _: None)
+    monkeypatch.setattr("harness.reporting.plot_style.lay_out", lambda _: None)
     monkeypatch.setattr("harness.reporting.render_html.inline", lambda *_: "")
     monkeypatch.setattr("harness.reporting.plot_style.write", lambda *_: None)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from harness.analysis.ablation import Analysis, StudyEffects, Tuned
-from harness.analysis.ablation_study import Study, StudyCell
+from harness.analysis.ablation_study import Study
 from harness.analysis.caveats import of_test_set
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
@@ -27,9 +27,6 @@ NO_EFFECT = "No level was changed alone, so this page has only the effects of co
 TITLE = ABLATION[MAIN].title
 
 
-# The finding ----------------------------------------------------------------------------------------------------------
-
-
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
@@ -43,7 +40,6 @@ def headline(analysis: Analysis) -> Headline:
 
 
 def _finding(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
-    """Return the largest effect that can be claimed, or the largest one, with the study that measured it."""
     variant = short_line(study.variant)
     if _is_claimed(effect):
         which = "" if is_largest else " that can be claimed"
@@ -95,7 +91,6 @@ def _incomplete(effects: StudyEffects) -> list[str]:
 
 
 def _is_claimed(effect: AblationEffect) -> bool:
-    """Return whether the effect is significant over seeds and has enough seeds for a claim."""
     return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
@@ -138,9 +133,6 @@ def agreement(study: Study) -> str:
     )
 
 
-# Confounds and learning rates -----------------------------------------------------------------------------------------
-
-
 def _confound(confound: Confound) -> str:
     field, (first, second) = confound.field, SIZES_OF_EMBEDDINGS
     ratios = ", ".join(f"{ratio:.2f} with {level}" for level, ratio in confound.ratios.items())
@@ -153,7 +145,6 @@ def _confound(confound: Confound) -> str:
 
 
 def _batching(study: Study) -> str:
-    """Return whether the levels of batching have equal epochs, or equal numbers of updates."""
     spec = study.records[0].spec
     updates = {name: " to ".join(f"{n:,}" for n in sorted(set(counts))) for name, counts in study.batchings.items()}
     if len(set(updates.values())) > 1:
@@ -174,7 +165,6 @@ def _batching(study: Study) -> str:
 
 
 def _pilots(study: Study, tuned: Tuned) -> list[str]:
-    """Return what limits the choice of learning rates."""
     choices = {cell.label: tuned.choices[cell.changes] for cell in study.cells if cell.changes in tuned.choices}
     lines = []
     for edge, direction in (("lowest", "lower"), ("highest", "higher")):
@@ -201,14 +191,14 @@ def _pilots(study: Study, tuned: Tuned) -> list[str]:
 
 
 def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
-    """Return which recipes have a higher validation loss at the chosen learning rate than untuned."""
     tuned_cells = () if tuned.effects is None else tuned.effects.study.cells
     after = {cell.changes: cell for cell in tuned_cells}
     worse, lengths = [], set()
     for before in study.cells:
         cells = before, after.get(before.changes, before)
         seeds = sorted(frozenset.intersection(*(cell.completed for cell in cells)))
-        losses = [_mean_loss(cell, seeds) for cell in cells]
+        values = [[number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds] for cell in cells]
+        losses = [fmean(same) if same else math.nan for same in values]
         if losses[1] > losses[0]:
             training = before.records[seeds[0]].spec.training
             rates = training.peak_rate, tuned.choices[before.changes].rate
@@ -219,15 +209,6 @@ def _worse_choices(study: Study, tuned: Tuned) -> list[str]:
         return []
     reason = "the one seed of a pilot can mislead" if lengths == {0} else "give more --pilot-epochs"
     return [f"The chosen rate gives the full runs a higher {TITLE} than the untuned one: {'; '.join(worse)}; {reason}."]
-
-
-def _mean_loss(cell: StudyCell, seeds: Sequence[int]) -> float:
-    """Return the mean validation loss of some runs; NaN if there are none or a loss is unknown."""
-    losses = [number_or_nan(measure(cell.records[seed], MAIN)) for seed in seeds]
-    return fmean(losses) if losses else math.nan
-
-
-# What it does not cover -----------------------------------------------------------------------------------------------
 
 
 def limits(analysis: Analysis) -> list[str]:

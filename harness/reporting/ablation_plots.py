@@ -48,7 +48,10 @@ def forest(study: Study, fields: Sequence[FieldEffects], *, layout: Layout = "wi
 
 
 def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) -> None:
-    reach = _reach([effect for field in fields for effect in field.effects[name]])
+    effects = [effect for field in fields for effect in field.effects[name] if effect.mean is not None]
+    ends = [abs(end) for effect in effects for end in (effect.mean, effect.low, effect.high) if end is not None]
+    sizes = sorted(effect.size for effect in effects)  # one huge effect must not hide the others
+    reach = (1.15 * min(max(ends), LARGEST_REACH * sizes[len(sizes) // 2]) if sizes else 0.0) or 1.0
     axes.set_xlim(-reach, reach)
     axes.axvline(0, color=INK, lw=1.0, zorder=1)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0"))
@@ -60,13 +63,6 @@ def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) 
             cell = study.cell(effect.contrast.changed)
             _point(axes, effect, y, reach, "" if cell is None else status(cell))
         y += 1
-
-
-def _reach(effects: Sequence[AblationEffect]) -> float:
-    """Return how far the axis goes on both sides of 0, so that one huge effect does not hide the others."""
-    sizes = sorted(effect.size for effect in effects if effect.mean is not None)
-    ends = [abs(end) for effect in effects for end in (effect.mean, effect.low, effect.high) if end is not None]
-    return 1.15 * min(max(ends, default=0.0), LARGEST_REACH * sizes[len(sizes) // 2] if sizes else 0.0) or 1.0
 
 
 def _point(axes: Axes, effect: AblationEffect, y: int, reach: float, incomplete: str) -> None:

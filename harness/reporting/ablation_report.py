@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,11 +29,7 @@ FOLDER, EFFECTS = "ablation", "effects.csv"
 
 
 def write(report: Document, analysis: Analysis, folder: Path) -> Path:
-    """Write the pages of a report of `analysis`, and its CSV files, under `folder`.
-
-    Returns:
-        The path of the HTML page.
-    """
+    """Write the pages of a report of `analysis`, and its CSV files, under `folder`; return the HTML page."""
     csv_export.save(_records(analysis), folder)
     csv_export.write_table([row for effects in analysis.studies for row in _csv_rows(effects)], folder / EFFECTS)
     return pages.write(report, folder)
@@ -46,14 +42,7 @@ def document(
     texts: CorpusTexts | None = None,
     failures: Sequence[str] = (),
 ) -> Document:
-    """Return the report of an ablation and its runs.
-
-    Args:
-        analysis: The effects of the levels.
-        results: The folder of the runs, for translations; without it the page has none.
-        texts: The test sets whose source and reference the page may show.
-        failures: The rules of `check` that fail, one line each.
-    """
+    """Return the report of an ablation and its runs; see `bench_report.document` for the other arguments."""
     records = _records(analysis)
     stored = None if results is None else StoredFiles.of(results)
     warnings = [*report_sections.warnings(records, failures), *ablation_findings.warnings(analysis)]
@@ -133,9 +122,6 @@ def sections(analysis: Analysis) -> list[Block]:
     ]
 
 
-# Figures and tables ---------------------------------------------------------------------------------------------------
-
-
 def _figures(analysis: Analysis) -> list[Block]:
     """Return forest plots of the effects and main effects of each study; those that rank the fields come first."""
     blocks: list[Block] = []
@@ -164,7 +150,6 @@ def _forest(
 
 
 def _tables(analysis: Analysis) -> list[Block]:
-    """Return the ranking of fields and the effects of every study."""
     blocks: list[Block] = []
     for variant, ranks in analysis.rankings.items():
         if ranks[MAIN]:
@@ -219,33 +204,16 @@ def _study(effects: StudyEffects) -> list[Block]:
     return blocks
 
 
-# CSV ------------------------------------------------------------------------------------------------------------------
-
-
-def _csv_rows(effects: StudyEffects) -> list[dict[str, Any]]:
-    """Return a row for each effect and metric of a study, untuned and tuned."""
-    after = effects.tuned.effects if effects.tuned is not None else None
-    return [
-        _csv_row(part, kind, effect) | {"learning_rates": rates}
-        for rates, part in (("untuned", effects), ("tuned", after))
-        if part is not None
-        for kind, effect in _kinds(part)
-    ]
-
-
-def _kinds(effects: StudyEffects) -> list[tuple[str, AblationEffect]]:
-    """Return all effects of a study with their kinds."""
-    factorial = effects.factorial
-    levels = [("level", effects.fields), *([("main effect", factorial.main)] if factorial else [])]
-    pairs = [
-        (kind, effect)
-        for kind, fields in levels
-        for field in fields
-        for same in field.effects.values()
-        for effect in same
-    ]
-    interactions = factorial.interactions.values() if factorial else ()
-    return pairs + [("interaction", effect) for same in interactions for effect in same]
+def _csv_rows(effects: StudyEffects) -> Iterator[dict[str, Any]]:
+    tuned = effects.tuned.effects if effects.tuned is not None else None
+    for rates, part in (("untuned", effects), ("tuned", tuned)):
+        if part is not None:
+            kinds = [("level", same) for field in part.fields for same in field.effects.values()]
+            if part.factorial:
+                kinds += [("main effect", same) for field in part.factorial.main for same in field.effects.values()]
+                kinds += [("interaction", same) for same in part.factorial.interactions.values()]
+            for kind, same in kinds:
+                yield from (_csv_row(part, kind, effect) | {"learning_rates": rates} for effect in same)
 
 
 def _csv_row(effects: StudyEffects, kind: str, effect: AblationEffect) -> dict[str, Any]:

@@ -21,9 +21,6 @@ MAIN, SECOND = "validation_loss", "bleu_sacre"
 """The metrics that rank fields and are drawn."""
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
-
-
 def cell(effect: AblationEffect) -> str | Cell:
     """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval."""
     if effect.mean is None:
@@ -41,9 +38,6 @@ def status(study_cell: StudyCell) -> str:
 def first_known(records: Iterable[RunRecord], name: str) -> float | None:
     """Return a metric or size of the first record that has it."""
     return next((value for record in records if (value := measure(record, name)) is not None), None)
-
-
-# Levels and interactions ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -141,9 +135,6 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     return [text] if parts else []
 
 
-# Ranking --------------------------------------------------------------------------------------------------------------
-
-
 def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
     """Return the fields by their largest effect on the first metric, with their rank by the second."""
     main, second = (ABLATION[name].title for name in (MAIN, SECOND))
@@ -165,9 +156,6 @@ def _largest(rank: Rank) -> str | Cell:
     content = cell(rank.effect)
     names = "; ".join([*levels, rank.effect.contrast.changed[0][1]])
     return replace(content, text=f"{names}: {content.text}") if isinstance(content, Cell) else MISSING
-
-
-# Learning rates -------------------------------------------------------------------------------------------------------
 
 
 def pilots_text(tuned: Tuned) -> str:
@@ -219,7 +207,6 @@ def _pilots(effects: StudyEffects, tuned: Tuned) -> Table:
 
 
 def _side_by_side(title: str, sides: Sequence[Sequence[LevelRow]], tuned: Tuned | None = None) -> Table:
-    """Return the untuned and the tuned rows in one table, with the learning rates of the tuned ones."""
     before, after = sides
     heads = (f"{ABLATION[name].title}, {side}" for name in (MAIN, SECOND) for side in ("untuned", "tuned"))
     later = {row.changed: row.cells for row in after}

@@ -50,7 +50,6 @@ def _finding(judged: TableAnalysis) -> str:
 
 
 def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
-    """Return the lead of the best row over the rest of the rows."""
     if not rest:
         return "; no other variant has completed there"
     lead = f"{_margin(board):.2f}"
@@ -95,7 +94,6 @@ def _margin(board: MetricLeaderboard) -> float:
 
 
 def _caveat(judged: TableAnalysis, tables: int) -> str:
-    """Return the conditions of the finding, and how many runs it does not include."""
     records, board, parts = judged.table.records, judged.leaderboards.get(MAIN), []
     if board is not None and board.ranking:
         others = f" ({count(tables - 1, 'other table')} below)" if tables > 1 else ""

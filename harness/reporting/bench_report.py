@@ -43,12 +43,9 @@ AGREEMENTS = {
 
 
 def write(report: Document, records: Sequence[RunRecord], folder: Path) -> Path:
-    """Write the pages of a report of `records` and their CSV files under `folder`.
+    """Write the pages of a report of `records` and their CSV files under `folder`; return the path of the HTML page.
 
     models.html, which is the same for all reports, is written too unless the folder above has it.
-
-    Returns:
-        The path of the HTML page.
     """
     csv_export.save(records, folder)
     if not (folder.parent / models_report.PAGE).is_file():
@@ -120,7 +117,6 @@ def document(
 
 
 def _agreement(judged: TableAnalysis) -> str:
-    """Return the settings that all runs of a comparable table share."""
     table = judged.table
     early = stop_early(table.records)
     batches = "seeds, the batches of the first epoch" if early else "updates, seeds, the stream of batches"
@@ -129,9 +125,6 @@ def _agreement(judged: TableAnalysis) -> str:
     if external and table.budget == "controlled":
         text += f" Without a recipe, and so not compared in their initial weights: {', '.join(external)}."
     return short_line(text, longest=2_000)
-
-
-# Charts ---------------------------------------------------------------------------------------------------------------
 
 
 def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
@@ -190,9 +183,6 @@ def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | No
     return [Heading("Learned positions", slug="positions"), Disclosure(title, figures)]
 
 
-# Significance ---------------------------------------------------------------------------------------------------------
-
-
 def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the matrix of differences of each table with at least two seeds and two rows, perplexity disclosed."""
     blocks: list[Block] = []
@@ -215,7 +205,6 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
 
 
 def _matrix(title: str, board: MetricLeaderboard) -> Table:
-    """Return the differences of all pairs of rows in the order of their means; each pair occurs once."""
     names = board.ranking
     rows: list[tuple[str | Cell, ...]] = []
     for index, name in enumerate(names[1:], start=1):

@@ -21,7 +21,7 @@ def to_json(comparison: Comparison) -> str:
     """Return the comparison as JSON. Differences are one side minus another, in the units of the records."""
     value = {
         "schema": SCHEMA,
-        "sides": [_side(side) for side in comparison.sides],
+        "sides": [{"letter": side.letter, "label": side.label, "runs": _runs(side)} for side in comparison.sides],
         "allowed": [{"name": item.name, "values": item.sides} for item in comparison.allowed],
         "settings": [{"name": name, "values": values} for name, values in comparison.settings.items()],
         "metrics": [_metric(metric) for metric in comparison.metrics],
@@ -39,12 +39,11 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _side(side: Side) -> dict[str, Any]:
-    runs = [
+def _runs(side: Side) -> list[dict[str, Any]]:
+    return [
         {"id": run.record.id, "seed": run.record.spec.seed, "status": run.record.status, "folder": str(run.folder)}
         for run in side.runs
     ]
-    return {"letter": side.letter, "label": side.label, "runs": runs}
 
 
 def _metric(metric: MetricComparison) -> dict[str, Any]:
@@ -85,18 +84,15 @@ def _difference(metric: MetricComparison, difference: Difference | None) -> dict
 
 
 def _part(subsets: SubsetScores) -> dict[str, Any]:
-    parts = [asdict(subset) | {"changes": list(map(_change, subset.changes))} for subset in subsets.parts]
+    def change(difference: Difference) -> dict[str, Any]:
+        values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values", "p", "p_holm")}
+        return {"letter": difference.first, **values, "conclusion": difference.conclude(less_is_better=False)}
+
+    parts = [asdict(subset) | {"changes": list(map(change, subset.changes))} for subset in subsets.parts]
     return asdict(subsets) | {"parts": parts}
 
 
-def _change(difference: Difference) -> dict[str, Any]:
-    values = {name: getattr(difference, name) for name in ("mean", "low", "high", "values", "p", "p_holm")}
-    conclusion = difference.conclude(less_is_better=False)
-    return {"letter": difference.first, **values, "conclusion": conclusion}
-
-
 def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[str, Any] | None:
-    """Return the sentences or n-grams in which a side is better, and those in which it is worse."""
     if examples is None:
         return None
     return {name: list(map(asdict, same)) for name, same in zip(("better", "worse"), examples, strict=True)}

@@ -71,7 +71,6 @@ def _warnings(comparison: Comparison) -> list[str]:
 
 
 def _finding(comparison: Comparison, side: Side) -> str:
-    """Return in a sentence the difference in the main metric, with its test."""
     base, main = comparison.sides[0], comparison.metric(MAIN)
     names = f"{side.letter} ({side.label})", f"{base.letter} ({base.label})"
     difference = main.difference(side.letter, base.letter) if main else None
@@ -118,7 +117,6 @@ def _settings(comparison: Comparison) -> list[Block]:
 
 
 def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> list[Block]:
-    """Return the metrics of a kind for a side and the first side, with their differences and tests."""
     base = comparison.sides[0].letter
     metrics = [metric for metric in comparison.metrics if metric.definition.kind == kind]
     if not metrics:
@@ -169,7 +167,6 @@ def _conclusion(conclusion: Conclusion) -> str:
 
 
 def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[str]:
-    """Return how many metrics differ significantly, how many would by chance, and which difference is detectable."""
     pairs = [(metric, metric.difference(letter, base)) for metric in metrics]
     pairs = [(metric, difference) for metric, difference in pairs if difference and difference.tested == "seeds"]
     if not pairs:
@@ -199,7 +196,6 @@ def _not_compared(metrics: Sequence[MetricComparison]) -> list[str]:
 
 
 def _matrices(comparison: Comparison) -> list[Block]:
-    """Return the differences of all pairs in the main metrics; empty for two sides."""
     blocks: list[Block] = []
     letters = [side.letter for side in comparison.sides]
     for metric in filter(None, map(comparison.metric, MATRICES)):
@@ -218,7 +214,6 @@ def _pair(metric: MetricComparison, row: str, column: str) -> str:
 
 
 def _costs(comparison: Comparison, side: Side) -> list[Block]:
-    """Return size, speed and memory of a side and the first side, without tests."""
     base, letter = comparison.sides[0], side.letter
     metrics = [metric for metric in comparison.metrics if metric.definition.kind == "cost"]
     if not metrics:
@@ -243,9 +238,6 @@ def _cost(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
     if metric.definition.name == "parameters":
         return *cells, MISSING, ratio, "counted"
     return *cells, interval, ratio, Conclusion.NOT_TESTED.symbol
-
-
-# Subsets of the test set ----------------------------------------------------------------------------------------------
 
 
 def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
@@ -317,9 +309,6 @@ def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]
         "al. 2019, compare-mt)."
     )
     return [*blocks, Items((note,))] if blocks else []
-
-
-# Legend ---------------------------------------------------------------------------------------------------------------
 
 
 def _legend(comparison: Comparison) -> tuple[str, ...]:

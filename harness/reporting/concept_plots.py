@@ -15,24 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from harness.reporting import plot_style
 from harness.reporting.formatting import quantity
-from harness.reporting.plot_style import (
-    FAINT,
-    INK,
-    NARROW,
-    STYLES,
-    Layout,
-    Style,
-    figure,
-    label_ends,
-    row_panels,
-    short,
-    style,
-    styled,
-    subtitle,
-    titles,
-    write,
-)
+from harness.reporting.plot_style import FAINT, INK, NARROW, STYLES, Layout, Style, styled
 from harness.text import short_line
 from harness.training import schedules
 from impls import formulas
@@ -49,10 +34,10 @@ def positions(table: npt.NDArray[Any], *, learned: bool, layout: Layout = "wide"
     title, note = "Sinusoidal positions: sine in even columns, cosine in odd ones", "; waves grow longer to the right"
     if learned:
         title, note, largest = "Learned positions of the encoder", "", float(np.abs(values).max()) or 1.0
-    picture, (axes,) = row_panels(layout, 9, 4.2, 1)
+    picture, (axes,) = plot_style.row_panels(layout, 9, 4.2, 1)
     image = axes.imshow(values, aspect="auto", cmap="PuOr", vmin=-largest, vmax=largest)
     axes.grid(visible=False)
-    titles(axes, layout, title, f"column of the embedding (0 to {values.shape[1] - 1}){note}")
+    plot_style.titles(axes, layout, title, f"column of the embedding (0 to {values.shape[1] - 1}){note}")
     axes.set_ylabel("position in the sentence")
     bar = picture.colorbar(image, ax=axes, pad=0.02, ticks=[-1, 0, 1] if largest == 1 else None)
     bar.set_label("value added to the embedding")
@@ -65,26 +50,26 @@ def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide"
     variants: dict[Training, list[str]] = {}
     for name, training in trainings.items():
         variants.setdefault(training, []).append(name)
-    picture, (axes,) = row_panels(layout, 10, 4.2, 1)
+    picture, (axes,) = plot_style.row_panels(layout, 10, 4.2, 1)
     ends: list[tuple[float, float, str, Style]] = []
     for training, names in variants.items():
         updates = training.epochs * math.ceil(TRAINING_PAIRS / training.batch_size)
         points = np.unique(np.append(np.linspace(1, updates, 400).astype(int), [max(training.warmup_updates, 1)]))
         rates = [schedules.learning_rate(training, int(update)) for update in points]
-        line = style(names[0])
+        line = plot_style.style(names[0])
         axes.plot(points, rates, color=line.colour, linestyle=line.dashes, lw=1.8)
         axes.plot(points[-1:], rates[-1:], **{**line.line, "linestyle": "none"})
-        label = "\n".join(short(name, width=15 if layout == "narrow" else 24) for name in names)
+        label = "\n".join(plot_style.short(name, width=15 if layout == "narrow" else 24) for name in names)
         ends.append((float(points[-1]), rates[-1], label, line))
-    subtitle(picture, "Markers are the ends of trainings")
-    titles(axes, layout, "", f"update ({TRAINING_PAIRS:,} training pairs)")
+    plot_style.subtitle(picture, "Markers are the ends of trainings")
+    plot_style.titles(axes, layout, "", f"update ({TRAINING_PAIRS:,} training pairs)")
     axes.set_ylabel("learning rate")
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(8 if layout == "wide" else 2))
     axes.xaxis.set_major_formatter(FuncFormatter(quantity))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    label_ends(axes, ends)
+    plot_style.label_ends(axes, ends)
     return picture
 
 
@@ -100,7 +85,7 @@ def padded_masks(source_lengths: Sequence[int], target_lengths: Sequence[int], *
         "cross-\nattention": (masks.cross, target_lengths, source_lengths, "target", "source"),
     }
     width, height, size = (9, 2.3, 9.0) if layout == "wide" else (NARROW, 1.3, 6.5)
-    picture, grid = figure(width, height * sentences + 1.3, rows=sentences, columns=len(kinds))
+    picture, grid = plot_style.figure(width, height * sentences + 1.3, rows=sentences, columns=len(kinds))
     for column, (title, (visible, queries, keys, query, key)) in enumerate(kinds.items()):
         grid[0, column].set_title(title, fontsize=size)
         grid[-1, column].set_xlabel(f"{key} (key)", fontsize=size)
@@ -114,7 +99,7 @@ def padded_masks(source_lengths: Sequence[int], target_lengths: Sequence[int], *
         Patch(facecolor=HIDDEN_COLOUR, edgecolor=FAINT, label="hidden"),
     ]
     picture.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False)
-    subtitle(picture, "Tokens (keys) that each token (query) of a padded batch may attend to")
+    plot_style.subtitle(picture, "Tokens (keys) that each token (query) of a padded batch may attend to")
     return picture
 
 
@@ -138,7 +123,7 @@ def activations(*, layout: Layout = "wide") -> Figure:
     names, x = get_args(Activation), np.linspace(-4, 4, 401)
     width, height, columns = (11, 3.3, len(names)) if layout == "wide" else (NARROW, 2.2, 2)
     rows = math.ceil(len(names) / columns)
-    picture, grid = figure(width, height * rows, rows=rows, columns=columns, sharex=True, sharey=True)
+    picture, grid = plot_style.figure(width, height * rows, rows=rows, columns=columns, sharex=True, sharey=True)
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
     for axes, name in zip(grid.flat, names, strict=False):
@@ -154,12 +139,9 @@ def activations(*, layout: Layout = "wide") -> Figure:
         axes.set_xticks([-4, -2, 0, 2, 4])
     for axes in grid[-1]:
         axes.set_xlabel("input")
-    subtitle(picture, "Activations (solid) of the feed-forward block and their derivatives (dashed)")
+    plot_style.subtitle(picture, "Activations (solid) of the feed-forward block and their derivatives (dashed)")
     grid[0, 0].set_ylabel("output")
     return picture
-
-
-# Attention ------------------------------------------------------------------------------------------------------------
 
 
 @styled
@@ -182,25 +164,21 @@ def attention_heat_map(
     source, target = (
         [short_line(token, longest=16) or "␣" for token in side] for side in (source_tokens, target_tokens)
     )
-    write(_heat_maps(values, source, target), path)
-
-
-def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list[str]) -> Figure:
-    layers, heads, rows, columns = weights.shape
+    layers, heads, rows, columns = values.shape
     single = layers * heads == 1
     size, text_size = (0.34, 10) if single else (0.18, 8)
     across = min(heads, 4)
     down = math.ceil(heads / across)
     width, height = max(columns * size, 1.5) + 0.35, max(rows * size, 1.2) + 0.45
     total = layers * down * height
-    picture, grid = figure(across * width + 2.2, total + 1.6, rows=layers * down, columns=across)
-    largest = max(float(weights.max()), 0.1)
+    picture, grid = plot_style.figure(across * width + 2.2, total + 1.6, rows=layers * down, columns=across)
+    largest = max(float(values.max()), 0.1)
     for index, axes in np.ndenumerate(grid):
         layer, head = index[0] // down, index[0] % down * across + index[1]
         if head >= heads:
             axes.set_visible(False)
             continue
-        image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=largest, aspect="auto")
+        image = axes.imshow(values[layer, head], cmap="Blues", vmin=0, vmax=largest, aspect="auto")
         axes.set_title("" if single else f"layer {layer + 1}, head {head + 1}", fontsize=9, fontweight="normal")
         is_lowest = head + across >= heads
         axes.set_xticks(range(columns), source if is_lowest else [], rotation=90, fontsize=text_size, minor=False)
@@ -209,7 +187,6 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
         axes.tick_params(length=2)
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 3 / total), pad=0.01, aspect=25)
     bar.set_label("attention weight (each row sums to 1)")
-    picture.suptitle(
-        "Attention of each target token (down) to the source tokens (across)", fontsize=11, fontweight="bold"
-    )
-    return picture
+    title = "Attention of each target token (down) to the source tokens (across)"
+    picture.suptitle(title, fontsize=11, fontweight="bold")
+    plot_style.write(picture, path)

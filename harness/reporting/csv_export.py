@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,6 @@ def _metrics(room: int) -> list[str]:
 
 
 def _column(name: str) -> str:
-    """Return the name of a metric, followed by its unit for losses."""
     return f"{name}_nats" if name in METRICS and METRICS[name].unit == "nats" else name
 
 
@@ -96,10 +95,9 @@ def _settings(record: RunRecord) -> dict[str, Any]:
 
 
 def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
-    """Return by run id the further settings that differ between the runs."""
     present = {"recipe.name", "recipe.source", "data.corpus", "data.direction", "data.test_split"}
     present |= _settings(records[0]).keys() if records else set()
-    flat = {record.id: _flat(to_json(record.spec)) for record in records}
+    flat = {record.id: dict(_flat(to_json(record.spec))) for record in records}
     names = dict.fromkeys(name for settings in flat.values() for name in settings if name not in present)
     values = {name: {canonical_json(run.get(name)) for run in flat.values()} for name in names}
     # A lower precision of matrix products is shown even if all runs have it: the fixed columns do not have it.
@@ -108,11 +106,9 @@ def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
     return {run: {name: settings.get(name) for name in differing} for run, settings in flat.items()}
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = canonical_json(value) if isinstance(value, list) else value
-    return flat
+            yield prefix + name, canonical_json(value) if isinstance(value, list) else value

@@ -30,13 +30,7 @@ COLOURS = {
 
 @styled
 def inline(plot: Figure, name: str, label: str) -> Markup:
-    """Return a figure as an `<svg>` element.
-
-    Args:
-        plot: The figure.
-        name: The prefix of all ids, which makes them unique in the page.
-        label: A description for readers who cannot see the figure.
-    """
+    """Return a figure as an `<svg>` element with a label for readers who cannot see it; `name` begins all its ids."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
         # With the resolution of SVG, as `savefig` would, but without the draft of everything that it draws for this.
@@ -64,8 +58,6 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
 def _adapt(element: tree.Element, name: str, used: set[str]) -> None:
     """Replace colours and ids of an element, shorten its numbers, and name its series and tooltip."""
     element.tag = element.tag.removeprefix(SVG)
-    if element.tag == "svg":
-        element.attrib.pop("xmlns", None)
     for key in [key for key in element.attrib if key.startswith(XLINK)]:
         element.attrib[key.removeprefix(XLINK)] = element.attrib.pop(key)
     identifier = element.attrib.pop("id", "")
@@ -91,17 +83,15 @@ def _adapt(element: tree.Element, name: str, used: set[str]) -> None:
 
 
 def _style(value: str, name: str) -> str:
-    value = re.sub(r"(fill|stroke): ?(#\w+|black|white)", _colour, value)
-    value = re.sub(r"font: (?:italic )?(?:(\d+) )?([\d.]+)px [^;]*", _font, value)
+    def colour(match: re.Match[str]) -> str:
+        return f"{match[1]}:{COLOURS.get(match[2].lower(), match[2])}"
+
+    def font(match: re.Match[str]) -> str:
+        return f"font-size:{match[2]}px" + (f";font-weight:{match[1]}" if match[1] else "")
+
+    value = re.sub(r"(fill|stroke): ?(#\w+|black|white)", colour, value)
+    value = re.sub(r"font: (?:italic )?(?:(\d+) )?([\d.]+)px [^;]*", font, value)
     return _rounded(value.replace("url(#", f"url(#{name}-"))
-
-
-def _colour(match: re.Match[str]) -> str:
-    return f"{match[1]}:{COLOURS.get(match[2].lower(), match[2])}"
-
-
-def _font(match: re.Match[str]) -> str:
-    return f"font-size:{match[2]}px" + (f";font-weight:{match[1]}" if match[1] else "")
 
 
 def _flatten(parent: tree.Element) -> None:
@@ -116,5 +106,4 @@ def _flatten(parent: tree.Element) -> None:
 
 
 def _rounded(value: str) -> str:
-    """Return coordinates with at most two decimals."""
     return re.sub(r"-?\d+\.\d+(?:e-?\d+)?", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)

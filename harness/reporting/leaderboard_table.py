@@ -68,8 +68,10 @@ def leaderboard(judged: TableAnalysis) -> Table:
     with_status = any(row.completed < len(row.records) for _, row in rows)
     heads = ["variant", *map(_title, default), "seeds", *(["runs"] if with_status else []), *map(_title, optional)]
     lines: list[tuple[str | Cell, ...]] = []
+    search = []
     for label, row in rows:
-        cells = {name: _cell(judged, label, row, name) for name in names}
+        spec, cells = row.records[0].spec, {name: _cell(judged, label, row, name) for name in names}
+        search.append(short_line(f"{label} {spec.framework} {spec.device} {row.status}", longest=600))
         lines.append(
             (
                 Cell(label, detail=_rank(first, label), value=label),
@@ -86,7 +88,7 @@ def leaderboard(judged: TableAnalysis) -> Table:
         kind="leaderboard",
         optional=frozenset(range(len(heads) - len(optional), len(heads))),
         descending=frozenset(heads.index(_title(name)) for name in names if METRICS[name].direction == "higher"),
-        search=tuple(_search_text(label, row) for label, row in rows),
+        search=tuple(search),
     )
 
 
@@ -104,12 +106,10 @@ def speed_machines(judged: TableAnalysis) -> list[str]:
 
 
 def _without(judged: TableAnalysis, name: str) -> list[str]:
-    """Return the rows with completed runs that lack a metric."""
     return [row.label for row in judged.table.rows if row.completed and not row.by_seed(name)]
 
 
 def _hidden_speeds(judged: TableAnalysis) -> list[str]:
-    """Return a line that says why speed columns are left out, if some are."""
     if len(machines := speed_machines(judged)) > 1:
         return [f"No speed columns: measured on different machines ({'; '.join(machines)}). {RUNS} has the speeds."]
     missing = {name: _without(judged, name) for name in DEFAULT_COLUMNS if name in SPEEDS}
@@ -125,11 +125,6 @@ def _hidden_speeds(judged: TableAnalysis) -> list[str]:
 
 def _title(name: str) -> str:
     return TITLES.get(name, METRICS[name].heading)
-
-
-def _search_text(label: str, row: TableRow) -> str:
-    spec = row.records[0].spec
-    return short_line(f"{label} {spec.framework} {spec.device} {row.status}", longest=600)
 
 
 def _rank(metric: MetricLeaderboard | None, label: str) -> str:
@@ -170,7 +165,6 @@ def has_other_vocabulary(judged: TableAnalysis, label: str, name: str) -> bool:
 
 
 def _visible_notes(judged: TableAnalysis) -> list[str]:
-    """Return the notes below a table: its symbols, and the runs that did not complete."""
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {LEGEND}.")
@@ -192,7 +186,6 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
 
 
 def _notes(judged: TableAnalysis) -> list[str]:
-    """Return explanations of the intervals, ranks and tests of a table."""
     boards = [board for board in judged.leaderboards.values() if len(board.ranking) > 1]
     remarks = dict.fromkeys(line for board in boards for line in board.comparisons.remarks)
     notes = [short_line(line) for line in remarks]

@@ -85,7 +85,6 @@ def _masks() -> list[Block]:
 
 
 def _numbers(mask: Any) -> str:
-    """Return the numbers, from 1, of the visible tokens."""
     return ", ".join(str(index + 1) for index in np.flatnonzero(mask))
 
 

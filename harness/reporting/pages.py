@@ -10,20 +10,15 @@ from harness.reporting import plot_style, render_html, render_markdown
 from harness.reporting.document import Block, Document, Figure, Links, find
 from harness.storage import files
 
-HEADLINE = "headline.json"
-
 
 def write(report: Document, folder: Path) -> Path:
     """Write `folder`/index.html, index.md and headline.json, and the plots under `folder`/figures.
 
-    Links to files that do not exist are left out.
-
-    Returns:
-        The path of the HTML page.
+    Links to files that do not exist are left out. The path of the HTML page is returned.
     """
     headline = {"title": report.title, **asdict(report.headline), "warnings": report.warnings}
     text = json.dumps(headline, indent=1, ensure_ascii=False) + "\n"
-    files.write_bytes(folder / HEADLINE, text.encode("utf-8", "replace"))
+    files.write_bytes(folder / "headline.json", text.encode("utf-8", "replace"))
     linked, plots = _linked(report, folder), drawn(report)
     page = render_html.document(linked, plots)  # it also gives the panels of plots their places
     for (name, layout), plot in plots.items():

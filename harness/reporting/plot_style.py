@@ -154,7 +154,7 @@ def short(label: str, *, width: int = 24) -> str:
     return f"{line[:width]}\n{line[width:]}"
 
 
-# Axes -----------------------------------------------------------------------------------------------------------------
+# Axes and labels ------------------------------------------------------------------------------------------------------
 
 
 def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
@@ -207,14 +207,9 @@ def name_rows(
     bold: Container[int] = (),
     widths: tuple[int, int] = (30, 21),
 ) -> None:
-    """Write the names of rows left of panels, the first on top.
+    """Write the names of rows left of panels that share their vertical axis, the first on top.
 
-    Args:
-        drawn: The panels, which share their vertical axis.
-        layout: The layout of the figure.
-        names: The names.
-        bold: The indices of the names that stand out.
-        widths: The characters of a line in the wide and in the narrow layout.
+    `bold` has the indices of names that stand out, `widths` the characters of a line in the wide and narrow layout.
     """
     labels = [short(name, width=widths[LAYOUTS.index(layout)]) for name in names]
     for axes in drawn:
@@ -253,19 +248,14 @@ def series(label: str, tip: str = "") -> str:
     return f"{SERIES}{short_line(label)}{TIP}{short_line(tip)}"
 
 
-# Labels ---------------------------------------------------------------------------------------------------------------
-
-
 def spread(positions: Sequence[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
     """Move labels apart so that they do not overlap.
 
     Neighbours that are too close move together as a block around their mean: an isotonic regression.
 
     Args:
-        positions: The preferred centre of each label.
+        positions: The preferred centre of each label, between `low` and `high`.
         gaps: The size of each label.
-        low: The lower bound of all labels.
-        high: The upper bound of all labels.
 
     Returns:
         The new centres, in the same order from low to high. Without room for all labels, they overlap evenly.
@@ -313,9 +303,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
         swatch = {**line_style.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
         axes.plot([0.12, 0.32, 0.52], [height] * 3, transform=right, lw=1.6, clip_on=False, markevery=[1], **swatch)
         axes.text(0.6, height, text, transform=right, va="center", ha="left", fontsize=9, linespacing=1.2)
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @styled

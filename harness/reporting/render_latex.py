@@ -10,14 +10,8 @@ from harness.reporting.formatting import long_line
 
 ESCAPES = str.maketrans(
     {
+        **{letter: f"\\{letter}" for letter in "{}&%$#_"},
         "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "<": r"\textless{}",

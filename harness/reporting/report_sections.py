@@ -90,9 +90,6 @@ def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
     return names
 
 
-# Curves ---------------------------------------------------------------------------------------------------------------
-
-
 def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table."""
     blocks: list[Block] = [Heading("Learning curves", slug="curves")]
@@ -124,9 +121,6 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     return blocks
 
 
-# Translations and attention -------------------------------------------------------------------------------------------
-
-
 def translations(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
     parts = run_files.translations([judged.table for judged in tables], stored, texts) if stored is not None else []
@@ -145,9 +139,6 @@ def attention(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts
     )
     widget = Widget("attention", data)
     return [Heading("Attention", slug="attention"), Disclosure("Attention weights", (Text(note, "aside"), widget))]
-
-
-# Method and reproduction ----------------------------------------------------------------------------------------------
 
 
 def method(records: Sequence[RunRecord], agreements: Sequence[str]) -> list[Block]:

@@ -1,4 +1,7 @@
-"""The parts of the HTML page that come from run folders: translations, attention and learned positions."""
+"""The parts of the HTML page that come from run folders: translations, attention and learned positions.
+
+A damaged file raises a `ValueError` that names it.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,7 @@ from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 
 @dataclass(frozen=True)
 class CorpusText:
-    """The sentences of a test set.
-
-    Attributes:
-        source: The source sentences.
-        reference: The reference translations.
-        source_tokens: The tokens of each source sentence as the models see them, with `<sos>` and `<eos>`.
-    """
+    """The sentences of a test set; `source_tokens` are those that the models see, with `<sos>` and `<eos>`."""
 
     source: Sequence[str]
     reference: Sequence[str]
@@ -49,20 +46,17 @@ MOST_WEIGHTS = 200_000
 
 
 def translations(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts) -> list[dict[str, Any]]:
-    """Return the explorer of each test set that two runs with the same seed have stored translations of.
+    """Return the explorer of each test set that two runs with the same seed have stored translations of."""
 
-    Raises:
-        ValueError: A stored file is damaged; the message names it.
-    """
-    test_sets = group_by(tables, lambda table: _test_set(table.records[0].spec.data))
+    def test_set(table: RunTable) -> str:
+        data = table.records[0].spec.data
+        files = to_json(data.files) if data.files else None
+        seed = data.seed if data.corpus == "captions" else None
+        return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
+
+    test_sets = group_by(tables, test_set)
     room_bytes = ROOM_BYTES // max(len(test_sets), 1)
     return list(filter(None, (_explorer(same, stored, texts, room_bytes) for same in test_sets.values())))
-
-
-def _test_set(data: DataSpec) -> str:
-    files = to_json(data.files) if data.files else None
-    seed = data.seed if data.corpus == "captions" else None
-    return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
 def _explorer(
@@ -111,17 +105,13 @@ def _explorer(
 
 
 def _columns(runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: CorpusTexts) -> list[TranslationColumn]:
-    """Return the stored translations of some runs.
-
-    Raises:
-        ValueError: A stored file is damaged; the message names it.
-    """
     columns = []
     for label, record in runs:
         if hypotheses := stored.hypotheses(record):
             lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
             aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
-            chrf = _sentence_chrf(stored, record)
+            sums = (stored.sentences(record) or {}).get("chrf")
+            chrf = [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
             columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
     return columns
 
@@ -133,12 +123,6 @@ def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     shared = len(set(variants)) < len(variants)
     labels = distinct([f"{row.label}, {BUDGETS[table.budget].lower()}" if shared else row.label for table, row in rows])
     return [(label, record) for label, (_, row) in zip(labels, rows, strict=True) for record in row.records]
-
-
-def _sentence_chrf(stored: StoredFiles, record: RunRecord) -> list[float]:
-    """Return the chrF of each test sentence; empty if its statistics are not stored."""
-    sums = (stored.sentences(record) or {}).get("chrf")
-    return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
 
 
 def _aligned(
@@ -165,11 +149,7 @@ def _aligned(
 
 
 def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[tuple[str, Any]]:
-    """Return the encoder's stored position tables [P,D] by label, for the first completed run of the first rows.
-
-    Raises:
-        ValueError: A stored file is damaged; the message names it.
-    """
+    """Return the encoder's stored position tables [P,D] by label, for the first completed run of the first rows."""
     positions: list[tuple[str, Any]] = []
     for label, record in _first_completed(tables):
         if len(positions) == MOST_POSITION_TABLES:
@@ -185,7 +165,6 @@ def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[t
 
 
 def _first_completed(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
-    """Return the first completed run of each row, with its seed in its label."""
     first: dict[str, RunRecord] = {}
     for label, record in _labelled(tables):
         if record.status == "completed":
@@ -197,9 +176,6 @@ def attention(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusText
     """Return the stored attention of each row's first completed run; None if no run has any.
 
     Without the text of the corpus, source words are numbers from 1.
-
-    Raises:
-        ValueError: A stored file is damaged; the message names it.
     """
     data: list[dict[str, Any]] = []
     numbered, runs = False, _first_completed(tables)
@@ -249,7 +225,6 @@ def _attended(
 
 
 def _words(words: Sequence[str], count: int) -> list[str]:
-    """Return the words if there are `count`, else numbers from 1."""
     if len(words) != count:
         return [str(number) for number in range(1, count + 1)]
     return [short_line(word, longest=24) for word in words]

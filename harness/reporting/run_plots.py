@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,31 +17,13 @@ from harness.analysis.grouping import TableRow
 from harness.analysis.metric_registry import MAIN, METRICS, Metric
 from harness.analysis.scales import Reals, Scale
 from harness.analysis.statistics import bands
+from harness.reporting import plot_style
 from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
-from harness.reporting.plot_style import (
-    FAINT,
-    NARROW,
-    Layout,
-    Style,
-    figure,
-    label_ends,
-    lay_out,
-    logarithmic,
-    name_rows,
-    row_panels,
-    row_styles,
-    series,
-    short,
-    styled,
-    subtitle,
-    titles,
-)
+from harness.reporting.plot_style import FAINT, NARROW, Layout, Style, styled
 
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
 MOST_PANELS = 12
-Intervals = Mapping[str, Mapping[str, Interval]]
-"""Intervals by metric and label."""
 
 
 # Learning curves ------------------------------------------------------------------------------------------------------
@@ -104,23 +85,22 @@ class Panel:
 
 
 def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[Panel]:
-    """Return the panels of a chart; empty if no line has values of two epochs."""
+    """Return the panels of a chart; empty if no line has values of two epochs.
+
+    Of too many rows, the first and the best by the main metric have one.
+    """
+    scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
+    best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
+    styles = plot_style.row_styles(rows)
     shown = [
-        Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
-        for row, label, style in _in_panels(rows, labels)
+        Panel(
+            row, labels[index], styles[index], {field: _curve(row, field, chart.metric.scale) for field in chart.lines}
+        )
+        for index, row in enumerate(rows)
+        if index in (0, *best)
     ]
     curves = [panel for panel in shown if any(np.isfinite(curve[0]).sum() > 1 for curve in panel.curves.values())]
     return curves if chart.is_optional or not curves else shown
-
-
-def _in_panels(rows: Sequence[TableRow], labels: Sequence[str]) -> list[tuple[TableRow, str, Style]]:
-    """Return label and style of the rows with a panel: of too many rows the first and the best by the main metric."""
-    styled_rows = list(zip(rows, labels, row_styles(rows), strict=True))
-    if len(rows) <= MOST_PANELS:
-        return styled_rows
-    scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
-    best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
-    return [styled_rows[index] for index in sorted((0, *best))]
 
 
 def _curve(row: TableRow, field: str, scale: Scale) -> Reals:
@@ -143,24 +123,26 @@ def learning_curves(curves: Sequence[Panel], chart: CurveChart, *, layout: Layou
     height = math.ceil(len(curves) / per_row)
     least = 1 if layout == "narrow" else 2
     columns = max(math.ceil(len(curves) / height), least)  # 3 and 2 panels rather than 4 and 1
-    picture, grid = figure(width, 0.6 + panel_height * height, rows=height, columns=columns, sharex=True, sharey=True)
+    picture, grid = plot_style.figure(
+        width, 0.6 + panel_height * height, rows=height, columns=columns, sharex=True, sharey=True
+    )
     for axes in grid.flat[len(curves) :]:
         axes.set_visible(False)
     for index, (axes, panel) in enumerate(zip(grid.flat, curves, strict=False)):
         if index:
             _line(axes, curves[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
         _draw(axes, panel, chart)
-        axes.set_gid(series(panel.label))
-        axes.set_title(short(panel.label, width=longest), fontsize=9.5 if layout == "wide" else 8)
-        axes.tick_params(labelbottom=index + columns >= len(curves))
-        if index + columns >= len(curves):
-            axes.set_xlabel("epoch")
+        axes.set_gid(plot_style.series(panel.label))
+        axes.set_title(plot_style.short(panel.label, width=longest), fontsize=9.5 if layout == "wide" else 8)
+        is_lowest = index + columns >= len(curves)
+        axes.tick_params(labelbottom=is_lowest)
+        axes.set_xlabel("epoch" if is_lowest else "")
         if index % columns == 0:
             axes.set_ylabel(chart.unit, fontsize=10 if layout == "wide" else 8)
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8 if layout == "wide" else 5, min_n_ticks=1))
     reference = f"; grey: {chart.lines[first_field][0]} of the first panel" if len(curves) > 1 else ""
-    subtitle(picture, f"{chart.heading}{reference}")
-    lay_out(picture)
+    plot_style.subtitle(picture, f"{chart.heading}{reference}")
+    plot_style.lay_out(picture)
     return picture
 
 
@@ -180,7 +162,6 @@ def _draw(axes: Axes, panel: Panel, chart: CurveChart) -> None:
 
 
 def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
-    """Join the known means of a curve."""
     indices = np.flatnonzero(np.isfinite(curve[0]))
     axes.plot(indices + 1, curve[0][indices], **settings)
 
@@ -220,7 +201,6 @@ def curve_reading(panels: Sequence[Panel], chart: CurveChart, picture: Figure) -
 
 
 def _reading(curve: Reals, epoch: int, digits: int) -> str:
-    """Return a mean with its interval as text."""
     mean, low, high = curve[:, epoch - 1] if epoch <= curve.shape[1] else (math.nan,) * 3
     if math.isnan(mean):
         return MISSING
@@ -235,23 +215,23 @@ def scores(
     rows: Sequence[TableRow],
     labels: Sequence[str],
     names: Sequence[str],
-    intervals: Intervals = MappingProxyType({}),
+    intervals: Mapping[str, Mapping[str, Interval]],
     *,
     layout: Layout = "wide",
 ) -> Figure:
-    """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals by label as lines.
+    """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals as lines.
 
-    Rows with the best mean of the first score come first, as in the leaderboard.
+    `intervals` has them by metric and label. Rows with the best mean of the first score come first.
     """
-    picture, drawn = row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
+    picture, drawn = plot_style.row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
     metric = METRICS[names[0]]
     costs = [-metric.sign * np.mean(list(row.by_seed(metric.name).values()) or [-metric.sign * np.inf]) for row in rows]
     order = np.argsort(costs, kind="stable")
-    styles = row_styles(rows)
+    styles = plot_style.row_styles(rows)
     for axes, name in zip(drawn, names, strict=True):
-        titles(axes, layout, f"{METRICS[name].heading}, {METRICS[name].direction} is better", "")
+        plot_style.titles(axes, layout, f"{METRICS[name].heading}, {METRICS[name].direction} is better", "")
         _dots(axes, [(rows[index], labels[index], styles[index]) for index in order], name, intervals.get(name, {}))
-    name_rows(drawn, layout, [labels[index] for index in order])
+    plot_style.name_rows(drawn, layout, [labels[index] for index in order])
     rings = "rings are seeds, markers their means" if any(len(row.counted) > 1 for row in rows) else ""
     covered = {row.basis for by_label in intervals.values() for row in by_label.values() if row.low is not None}
     over = covered.pop() if len(covered) == 1 else "seeds, sentences or both" if covered else ""
@@ -259,7 +239,7 @@ def scores(
     above = [axes.get_xlim()[0] > 0 for axes in drawn]
     cut = "axes do not start at 0" if all(above) else "not all axes start at 0" if any(above) else ""
     sentence = "; ".join(filter(None, (lines, rings, cut)))
-    subtitle(picture, f"{sentence[:1].upper()}{sentence[1:]}")
+    plot_style.subtitle(picture, f"{sentence[:1].upper()}{sentence[1:]}")
     return picture
 
 
@@ -291,7 +271,7 @@ def _dots(
         text = METRICS[name].format(mean)
         if label in ends:
             axes.plot(ends[label], [index] * 2, color=style.colour, lw=2, zorder=1.5)
-        axes.plot([mean], [index], gid=series("", f"{label}: {text}"), **_point(style, size=7.5))
+        axes.plot([mean], [index], gid=plot_style.series("", f"{label}: {text}"), **_point(style, size=7.5))
         axes.annotate(text, (mean, index), (0, 7), textcoords="offset points", ha="center", size=8)
 
 
@@ -308,8 +288,8 @@ def speeds(rows: Sequence[TableRow]) -> list[str]:
 
 
 def _speed_and_quality(row: TableRow, name: str) -> tuple[float, float] | None:
-    speeds, scores = row.by_seed(name), row.by_seed(MAIN)
-    pairs = [(speed, scores[seed]) for seed, speed in speeds.items() if seed in scores and speed > 0]
+    scores = row.by_seed(MAIN)
+    pairs = [(speed, scores[seed]) for seed, speed in row.by_seed(name).items() if seed in scores and speed > 0]
     return (float(np.mean([x for x, _ in pairs])), float(np.mean([y for _, y in pairs]))) if pairs else None
 
 
@@ -318,28 +298,27 @@ def quality_against_speed(
     rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], *, layout: Layout = "wide"
 ) -> Figure:
     """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
-    picture, drawn = row_panels(layout, 11, max(3.6, 1 + 0.42 * len(rows)), len(names))
+    picture, drawn = plot_style.row_panels(layout, 11, max(3.6, 1 + 0.42 * len(rows)), len(names))
     for axes, name in zip(drawn, names, strict=True):
         ends = []
-        for row, label, style in zip(rows, labels, row_styles(rows), strict=True):
-            point = _speed_and_quality(row, name)
-            if point is None:
-                continue
-            tip = f"{label}: {METRICS[MAIN].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
-            axes.plot([point[0]], [point[1]], gid=series(label, tip), zorder=3, **_point(style, size=8))
-            ends.append((*point, short(label, width=15 if layout == "narrow" else 24), style))
+        for row, label, style in zip(rows, labels, plot_style.row_styles(rows), strict=True):
+            if (point := _speed_and_quality(row, name)) is not None:
+                x, y = point
+                tip = f"{label}: {METRICS[MAIN].format(y)}, {significant_digits(x)} {METRICS[name].unit}"
+                axes.plot([x], [y], gid=plot_style.series(label, tip), zorder=3, **_point(style, size=8))
+                ends.append((x, y, plot_style.short(label, width=15 if layout == "narrow" else 24), style))
         xs, ys = [x for x, *_ in ends], [y for _, y, *_ in ends]
         front = pareto_front(list(zip(xs, ys, strict=True)))
         axes.plot(*zip(*front, strict=True), color="#BBBBBB", lw=1.2, zorder=1)
         factor, margin = max((max(xs) / min(xs)) ** 0.2, 1.3), max((max(ys) - min(ys)) * 0.15, 0.5)
         axes.set_ylim(min(ys) - margin, max(ys) + margin)
         axes.set_xlim(min(xs) / factor, max(xs) * factor)
-        logarithmic(axes, "x", ticks=3 if layout == "narrow" else 5)
-        titles(axes, layout, METRICS[name].title.capitalize(), f"{METRICS[name].unit} (log scale)")
+        plot_style.logarithmic(axes, "x", ticks=3 if layout == "narrow" else 5)
+        plot_style.titles(axes, layout, METRICS[name].title.capitalize(), f"{METRICS[name].unit} (log scale)")
         if layout == "narrow" or axes is drawn[-1]:
-            label_ends(axes, ends, line=False)
+            plot_style.label_ends(axes, ends, line=False)
     drawn[0].set_ylabel(f"{METRICS[MAIN].title}, test set")
-    subtitle(picture, "Up and to the right is better; the grey line joins the Pareto front")
+    plot_style.subtitle(picture, "Up and to the right is better; the grey line joins the Pareto front")
     return picture
 
 

@@ -8,7 +8,7 @@ from harness.reporting.document import Headline
 from harness.reporting.formatting import listed, significant_digits
 from harness.reporting.speed_tables import DECODINGS, decoding_name, interval, measure_name
 from harness.speed.speed_document import SpeedDocument, SpeedRatio
-from harness.speed.timed_model import DecodingTimes, TimedModel
+from harness.speed.timed_model import TimedModel
 from harness.text import count, short_line
 
 FEW_ROUNDS = 5
@@ -44,9 +44,6 @@ DEFINITIONS = (
     "constant. Its updates are of random words without padding.",
 )
 """How each quantity of the report is measured and counted."""
-
-
-# The headline ---------------------------------------------------------------------------------------------------------
 
 
 def headline(document: SpeedDocument) -> Headline:
@@ -110,7 +107,6 @@ def _names(ratios: Sequence[SpeedRatio]) -> str:
 
 
 def _absolute(subject: TimedModel) -> str:
-    """Return the finding without a baseline to compare with."""
     name = short_line(subject.name)
     if subject.training is not None:
         rate = significant_digits(subject.training.target_per_second)
@@ -119,9 +115,6 @@ def _absolute(subject: TimedModel) -> str:
         seconds = significant_digits(subject.decoding[0].thousand_seconds)
         return f"{name} translates 1,000 sentences ({decoding_name(subject.decoding[0])}) in {seconds} s."
     return "No subject was trained or decoded; this report has only the measurements below."
-
-
-# Warnings and limits --------------------------------------------------------------------------------------------------
 
 
 def warnings(document: SpeedDocument) -> list[str]:
@@ -172,21 +165,19 @@ def limits(document: SpeedDocument) -> list[str]:
 
 
 def _missing_parts(document: SpeedDocument) -> list[str]:
-    """Return which parts were not requested, and which were requested and are missing."""
     requested = document.settings.parts
     present = {
         name: any(getattr(subject, name) for subject in document.subjects)
         for name in ("training", "evaluation", "decoding", "breakdown")
     }
     present["scaling"] = any(line.points for line in document.scaling)
-    not_requested = [name for name in present if name not in requested]
-    lost = [name for name, measured in present.items() if name in requested and not measured]
-    lines = [f"Not requested, and so not measured: {', '.join(not_requested)}."] if not_requested else []
-    return lines + ([f"Requested and missing: {', '.join(lost)}."] if lost else [])
+    not_requested = ", ".join(name for name in present if name not in requested)
+    lost = ", ".join(name for name, measured in present.items() if name in requested and not measured)
+    lines = [f"Not requested, and so not measured: {not_requested}."] if not_requested else []
+    return lines + ([f"Requested and missing: {lost}."] if lost else [])
 
 
 def _incomplete_subjects(document: SpeedDocument) -> list[str]:
-    """Return which subjects failed, are missing, or were started without being measured."""
     lines = [
         f"{short_line(subject.name)}: {subject.ending}" + (f": {short_line(subject.reason)}" if subject.reason else "")
         for subject in document.subjects
@@ -200,7 +191,6 @@ def _incomplete_subjects(document: SpeedDocument) -> list[str]:
 
 
 def _left_out(document: SpeedDocument) -> list[str]:
-    """Return which measures of which subjects are missing, a line for each subject and reason."""
     parts: dict[tuple[str, str], list[str]] = {}
     for subject in document.subjects:
         for measure, reason in subject.left_out.items():
@@ -210,14 +200,16 @@ def _left_out(document: SpeedDocument) -> list[str]:
 
 
 def _translations(document: SpeedDocument) -> list[str]:
-    """Return how many translations of equal weights differ, and whether most translations reach the token limit."""
     pairs = [(subject, times) for subject in document.subjects for times in subject.decoding]
     compared = [(subject, times, times.equal) for subject, times in pairs if times.equal is not None]
     differing = [item for item in compared if item[2] < item[1].sentences]
     differing.sort(key=lambda item: -item[2] / item[1].sentences)
     lines = []
     if differing:
-        ends = [_difference(subject, times) for subject, times, _ in (differing[0], differing[-1])]
+        ends = [
+            f"{times.sentences - equal:,} of {times.sentences:,} ({short_line(subject.name)}, {decoding_name(times)})"
+            for subject, times, equal in (differing[0], differing[-1])
+        ]
         lines.append(
             f"Translations by the same weights are not always equal; some differ in {len(differing)} of "
             f"{len(compared)} series: {' to '.join(dict.fromkeys(ends))}. Where few differ, the work is nearly the "
@@ -230,8 +222,3 @@ def _translations(document: SpeedDocument) -> list[str]:
             "without an end, as a barely trained model does: a trained one ends sooner and is faster."
         )
     return lines
-
-
-def _difference(subject: TimedModel, times: DecodingTimes) -> str:
-    different = f"{times.sentences - (times.equal or 0):,} of {times.sentences:,}"
-    return f"{different} ({short_line(subject.name)}, {decoding_name(times)})"

@@ -10,34 +10,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from harness.reporting import plot_style
 from harness.reporting.formatting import quantity, significant_digits
-from harness.reporting.plot_style import (
-    EXTERNAL_COLOURS,
-    FAINT,
-    GRID,
-    INK,
-    NARROW,
-    STYLES,
-    Layout,
-    figure,
-    logarithmic,
-    name_rows,
-    row_panels,
-    say,
-    styled,
-    subtitle,
-    titles,
-)
+from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, NARROW, STYLES, Layout, styled
 from harness.reporting.speed_findings import main_ratios
-from harness.reporting.speed_tables import (
-    AXES,
-    decoding_name,
-    decoding_named,
-    exponent,
-    interval,
-    measure_name,
-)
-from harness.speed.speed_document import Scaling, SpeedDocument, SpeedRatio
+from harness.reporting.speed_tables import AXES, decoding_name, decoding_named, exponent, interval, measure_name
+from harness.speed.speed_document import Scaling, SpeedDocument
 from harness.speed.timed_model import Group, TimedModel
 from harness.speed.timing import Samples
 from harness.text import short_line
@@ -77,9 +55,6 @@ def _dot(samples: Samples, colour: str, scale: float = 1.0) -> Dot:
     return scale * samples.median, scale * samples.lower, scale * samples.upper, colour
 
 
-# Training and decoding ------------------------------------------------------------------------------------------------
-
-
 @styled
 def training(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot target tokens per second and, where it is known, MFU, with a row for each subject."""
@@ -94,21 +69,21 @@ def training(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     shown = [("Target tokens per second, higher is better", "tokens/s", rates)]
     if any(shares):
         shown.append(("MFU, higher is better", "% of the matmul peak", shares))
-    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(timed), len(shown))
+    plot, drawn = plot_style.row_panels(layout, 11, 1.5 + 0.34 * len(timed), len(shown))
     for axes, (title, unit, dots) in zip(drawn, shown, strict=True):
         for line, dot in enumerate(dots):
             if dot is not None:
                 axes.plot([0, dot[0]], [line, line], color=GRID, lw=7, solid_capstyle="butt", zorder=1.5)
         _dots(axes, dots, beside=True)
-        titles(axes, layout, title, unit)
+        plot_style.titles(axes, layout, title, unit)
         axes.margins(x=0.12 if layout == "wide" else 0.3)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6 if layout == "wide" else 4))
         axes.xaxis.set_major_formatter(FuncFormatter(quantity))
-    name_rows(drawn, layout, [subject.name for subject, _ in timed])
+    plot_style.name_rows(drawn, layout, [subject.name for subject, _ in timed])
     if any(shares):
         drawn[1].set_xlim(0, max(100, *(1.05 * share[2] for share in shares if share)))
-    subtitle(plot, COLOURS)
+    plot_style.subtitle(plot, COLOURS)
     return plot
 
 
@@ -117,7 +92,7 @@ def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot the seconds of 1,000 translations on equal logarithmic axes, a panel for each way of decoding."""
     subjects = [subject for subject in document.subjects if subject.decoding][:MOST]
     names = list(dict.fromkeys(times.name for subject in subjects for times in subject.decoding))[:4]
-    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(subjects), len(names))
+    plot, drawn = plot_style.row_panels(layout, 11, 1.5 + 0.34 * len(subjects), len(names))
     for axes, name in zip(drawn, names, strict=True):
         timed = [(subject, decoding_named(subject, name)) for subject in subjects]
         dots = [
@@ -125,10 +100,10 @@ def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
         ]
         _dots(axes, dots)
         title = next(decoding_name(times) for _, times in timed if times).capitalize()
-        titles(axes, layout, title, "s for 1,000, log scale")
+        plot_style.titles(axes, layout, title, "s for 1,000, log scale")
     _log_limits(drawn, [end for axes in drawn for end in axes.dataLim.intervalx if math.isfinite(end)], ticks=6)
-    name_rows(drawn, layout, [subject.name for subject in subjects])
-    subtitle(plot, f"{COLOURS}; lower is better")
+    plot_style.name_rows(drawn, layout, [subject.name for subject in subjects])
+    plot_style.subtitle(plot, f"{COLOURS}; lower is better")
     return plot
 
 
@@ -136,35 +111,32 @@ def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 def ratios(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot how many times as fast a variant is as each baseline, with a row for each of `main_ratios`."""
     pairs = main_ratios(document)[:MOST]
-    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(pairs), 1)
+    plot, drawn = plot_style.row_panels(layout, 11, 1.5 + 0.34 * len(pairs), 1)
     axes = drawn[0]
-    dots = [_ratio_dot(pair) for pair in pairs]
+    dots: list[Dot | None] = []
+    ends = [1.0]
+    for pair in pairs:  # one round has no interval
+        middle = pair.ratio.median
+        low, high = interval(pair.ratio) if len(pair.ratio) > 1 else (middle, middle)
+        dots.append((middle, low, high, COLOUR))
+        ends += [low, high]
     _dots(axes, dots, beside=True)
     axes.axvline(1, color=INK, lw=1.0, zorder=1)
-    ends = [1.0, *(end for _, low, high, _ in dots for end in (low, high))]
     _log_limits(drawn, ends, ticks=12 if layout == "wide" else 5)
     single = len({pair.subject for pair in pairs}) == 1
     title = f"{short_line(pairs[0].subject, longest=48)} compared with" if single else ""
-    titles(axes, layout, title, "times as fast as the baseline, log scale")
-    names = [_pair_label(document, pair, with_subject=not single) for pair in pairs]
-    name_rows(drawn, layout, names, widths=(48, 23))
-    subtitle(plot, "Right of 1 the variant is faster; lines are 95 % intervals")
+    plot_style.titles(axes, layout, title, "times as fast as the baseline, log scale")
+    names = []
+    for pair in pairs:
+        subject = "" if single else f"{short_line(pair.subject, longest=28)} : "
+        work = measure_name(pair.work, document.settings.beam)
+        names.append(f"{subject}{short_line(pair.baseline, longest=28)}, {work}")
+    plot_style.name_rows(drawn, layout, names, widths=(48, 23))
+    plot_style.subtitle(plot, "Right of 1 the variant is faster; lines are 95 % intervals")
     return plot
 
 
-def _ratio_dot(pair: SpeedRatio) -> Dot:
-    """Return the median of a ratio and its interval; one round has none."""
-    low, high = interval(pair.ratio) if len(pair.ratio) > 1 else (pair.ratio.median, pair.ratio.median)
-    return pair.ratio.median, low, high, COLOUR
-
-
-def _pair_label(document: SpeedDocument, pair: SpeedRatio, *, with_subject: bool) -> str:
-    subject = f"{short_line(pair.subject, longest=28)} : " if with_subject else ""
-    return f"{subject}{short_line(pair.baseline, longest=28)}, {measure_name(pair.work, document.settings.beam)}"
-
-
 def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> None:
-    """Plot medians with quartiles or intervals, and the values above the dots or beside them."""
     for line, dot in enumerate(dots):
         if dot is None:
             where = axes.get_yaxis_transform()
@@ -190,17 +162,14 @@ def _log_limits(drawn: Sequence[Axes], ends: Sequence[float], *, ticks: int) -> 
     margin = max(1.35, math.sqrt(2.2 / (high / low)))
     for axes in drawn:
         axes.set_xlim(low / margin, high * margin)
-        logarithmic(axes, "x", ticks=ticks)
-
-
-# Breakdown ------------------------------------------------------------------------------------------------------------
+        plot_style.logarithmic(axes, "x", ticks=ticks)
 
 
 @styled
 def breakdown(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot how an update spends its time, in percent, with a stacked bar for each subject."""
     profiled = [(subject.name, subject.breakdown) for subject in document.subjects if subject.breakdown][:MOST]
-    plot, drawn = row_panels(layout, 11, (1.7 if layout == "wide" else 2.6) + 0.46 * len(profiled), 1)
+    plot, drawn = plot_style.row_panels(layout, 11, (1.7 if layout == "wide" else 2.6) + 0.46 * len(profiled), 1)
     axes, least = drawn[0], LABELLED_INCHES / plot.get_figwidth()
     starts = [0.0] * len(profiled)
     for group, colour in GROUPS.items():
@@ -216,7 +185,7 @@ def breakdown(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of an update's time")
-    name_rows(drawn, layout, [name for name, _ in profiled])
+    plot_style.name_rows(drawn, layout, [name for name, _ in profiled])
     columns = 6 if layout == "wide" else 2
     plot.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize=8.5, handlelength=1.1)
     return plot
@@ -228,16 +197,13 @@ def _readable_on(colour: str) -> str:
     return "#111111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "white"
 
 
-# Scaling --------------------------------------------------------------------------------------------------------------
-
-
 @styled
 def scaling(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot milliseconds against size on logarithmic axes, with the fitted power, a panel for each size that grows."""
     lines = document.scaling[:MOST]
     columns, width, height = (3, 11, 3.1) if layout == "wide" else (1, NARROW, 2.6)
     rows = math.ceil(len(lines) / columns)
-    plot, grid = figure(width, height * rows, rows=rows, columns=columns)
+    plot, grid = plot_style.figure(width, height * rows, rows=rows, columns=columns)
     for axes, line in zip(grid.flat, lines, strict=False):
         _growth(axes, line)
     for axes in grid.flat[len(lines) :]:
@@ -248,7 +214,7 @@ def scaling(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 def _growth(axes: Axes, scaling: Scaling) -> None:
     axes.set_title(AXES[scaling.axis].capitalize())
     if not scaling.points:
-        say(axes, short_line(scaling.reason, longest=160) or "not measured")
+        plot_style.say(axes, short_line(scaling.reason, longest=160) or "not measured")
         return
     points = sorted(scaling.points, key=lambda point: point.size)
     sizes, costs = [point.size for point in points], [1_000 * point.seconds.median for point in points]
@@ -267,6 +233,6 @@ def _growth(axes: Axes, scaling: Scaling) -> None:
     axes.set_xscale("log")
     axes.set_xticks(sizes, [quantity(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
-    logarithmic(axes, "y", ticks=6)
+    plot_style.logarithmic(axes, "y", ticks=6)
     axes.set_xlabel(AXES[scaling.axis])
     axes.set_ylabel("ms")

@@ -49,10 +49,7 @@ FIGURES: dict[str, tuple[Callable[..., Plot], str, str]] = {
 
 
 def write(document: SpeedDocument, folder: Path) -> Path:
-    """Write the pages of a speed document under `folder`.
-
-    Returns:
-        The path of the HTML page.
+    """Write the pages of a speed document under `folder`, and return the path of the HTML page.
 
     Raises:
         ValueError: No round is complete.

@@ -31,9 +31,6 @@ AXES = {
 }
 
 
-# Numbers and names ----------------------------------------------------------------------------------------------------
-
-
 def median(samples: Samples | None, scale: float = 1.0) -> str | Cell:
     """Return a median with its quartiles, "12.3 (11.9 to 12.8)"; one sample has no quartiles."""
     if samples is None:
@@ -95,9 +92,6 @@ def _table(title: str, rows: Sequence[Mapping[str, str | Cell]], *, text_columns
     lines = (tuple(cell if isinstance(cell, Cell) else short_line(cell) for cell in row.values()) for row in rows)
     heads = tuple(map(short_line, rows[0]))
     return [Table("l" * text_columns + "r" * (len(heads) - text_columns), heads, tuple(lines), title)]
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def at_a_glance(document: SpeedDocument) -> list[Table]:
@@ -202,21 +196,21 @@ def decoding(document: SpeedDocument) -> list[Table]:
 
 def comparisons(document: SpeedDocument, ratios: Sequence[SpeedRatio]) -> list[Table]:
     """Return how many times as fast each variant is as each baseline of the same variant, with 95 % intervals."""
+
+    def times(ratio: Samples) -> Cell:
+        detail = " to ".join(map(significant_digits, interval(ratio))) if len(ratio) > 1 else ""
+        return Cell(significant_digits(ratio.median), detail=detail, value=ratio.median)
+
     rows: list[dict[str, str | Cell]] = [
         {
             "subject": pair.subject,
             "work": measure_name(pair.work, document.settings.beam),
             "baseline": pair.baseline,
-            "times as fast": _ratio(pair.ratio),
+            "times as fast": times(pair.ratio),
         }
         for pair in ratios
     ]
     return _table("Times as fast as the baseline, with the 95 % interval", rows, text_columns=3)
-
-
-def _ratio(ratio: Samples) -> Cell:
-    detail = " to ".join(map(significant_digits, interval(ratio))) if len(ratio) > 1 else ""
-    return Cell(significant_digits(ratio.median), detail=detail, value=ratio.median)
 
 
 def breakdown(document: SpeedDocument) -> list[Table]:
@@ -318,8 +312,9 @@ def subjects(document: SpeedDocument) -> list[Table]:
 
 def machine(document: SpeedDocument) -> list[tuple[str, str]]:
     """Return the facts about the machine and the work that was timed, name by name."""
-    machine, settings = document.machine, document.settings
+    machine, settings, data = document.machine, document.settings, document.data
     loads = ("unknown" if load is None else f"{load:.2f}" for load in (machine.load_before, machine.load_after))
+    words = "without unknown words" if settings.unknown == "never" else "unknown words allowed"
     pairs = {
         "processor": machine.processor or "unknown",
         "cores": str(machine.cores),
@@ -333,16 +328,6 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         "commit": f"{machine.commit or 'unknown'}{', with uncommitted changes' if machine.dirty else ''}",
         "load average before, after": " and ".join(loads),
         "measured": f"{document.started} to {document.ended}",
-        **_workload(document),
-    }
-    return [(name, short_line(value, longest=1_000)) for name, value in pairs.items()]
-
-
-def _workload(document: SpeedDocument) -> dict[str, str]:
-    """Return the size of a round of each kind of work."""
-    settings, data = document.settings, document.data
-    words = "without unknown words" if settings.unknown == "never" else "unknown words allowed"
-    return {
         "rounds": f"{settings.rounds}; of decoding {settings.decoding_rounds}",
         "training round": f"{count(settings.updates, 'update')} over the same batches: {data.sentences:,} sentences, "
         f"{data.source:,} source and {data.target:,} target tokens; {100 * data.padding_share:.1f} % of positions are "
@@ -352,6 +337,7 @@ def _workload(document: SpeedDocument) -> dict[str, str]:
         f"{settings.single_sentences:,} one by one; at most {settings.max_tokens} tokens, {words}; length penalty of "
         f"beam {settings.beam}: {settings.length_penalty:g}",
     }
+    return [(name, short_line(value, longest=1_000)) for name, value in pairs.items()]
 
 
 def environments(document: SpeedDocument) -> list[tuple[str, str]]:

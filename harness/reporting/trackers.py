@@ -200,15 +200,9 @@ TRACKERS: dict[str, Callable[[Path], Begin]] = {
 
 
 class RunLogs:
-    """Writes logs of runs from their events, in a thread of its own.
+    """Writes logs of runs from their events, in a thread of its own; `results` is the folder of their records.
 
-    Errors never stop the runs; the first one is reported.
-
-    Args:
-        begin: Begins the log of a run.
-        specs: The runs.
-        results: The folder of their records.
-        warn: Called with the first error.
+    Errors never stop the runs; `warn` is called with the first one.
     """
 
     def __init__(self, begin: Begin, specs: Iterable[RunSpec], results: Path, warn: Callable[[str], None]) -> None:

@@ -89,7 +89,6 @@ def explorer(
 
 
 def _examples(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the sentences of the first seed with the largest disagreement."""
     shares = data["disagreement"][0]
     sides = [side for side in data["sides"] if side["seed"] == data["seeds"][0]]
     return [

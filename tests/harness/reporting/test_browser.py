@@ -20,7 +20,6 @@ from record_factory import record
 from harness.reporting import speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
-from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.browser
 for package in ("playwright", "axe_playwright_python"):
@@ -64,9 +63,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lost = records[index]
     records[index] = replace(lost, status="diverged", reason="loss is nan", scores={}, curve=lost.curve[:2])
     return write(records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT))
-
-
-# Interaction ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_section_is_drawn(report: Path, open_page: Open) -> None:
@@ -164,15 +160,6 @@ def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, open_page: 
     assert int(figure.locator(".at").inner_text().split()[1]) > near
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_charts_fit_the_screen_and_their_text_is_readable(report: Path, open_page: Open, size: str) -> None:
-    view = open_page(report, size=size)
-    view.open_details()
-    for plot in view.page.locator("svg.drawn:visible").all():
-        width, drawn_width = plot.bounding_box()["width"], float(plot.get_attribute("viewBox").split()[2])
-        assert drawn_width * 0.95 < width < SIZES[size][0], "text of 8 points has at least 7.6 pixels"
-
-
 def test_series_are_highlighted_and_switched_off(report: Path, open_page: Open) -> None:
     view = open_page(report)
     for name in ("curves", "speed"):
@@ -192,10 +179,16 @@ def test_series_are_highlighted_and_switched_off(report: Path, open_page: Open) 
         assert others.evaluate("part => getComputedStyle(part).opacity") == "1"
 
 
-def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: Open) -> None:
-    view = open_page(report)
+def explorer(view: View) -> Any:
+    """Return the first explorer of a page when it is ready."""
     part = view.page.locator(".explorer[data-ready]").first
     part.wait_for()
+    return part
+
+
+def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    part = explorer(view)
 
     def control(name: str) -> Any:
         return part.locator(f'[data-control="{name}"]')
@@ -230,23 +223,26 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: 
     assert part.locator("h4").first.inner_text().startswith("Sentence 0,")
 
 
-def test_a_sentence_has_an_address_of_its_own(report: Path, open_page: Open) -> None:
+def test_a_sentence_has_an_address_of_its_own_and_the_stored_translation(report: Path, open_page: Open) -> None:
     view = open_page(report)
     view.page.goto("about:blank")
-    view.page.goto(f"{report.as_uri()}#s=7")
-    part = view.page.locator(".explorer[data-ready]").first
-    part.wait_for()
-    assert [title.split(",")[0] for title in view.visible_texts(".explorer h4")] == ["Sentence 7"]
-
-
-def test_a_translation_is_the_stored_one(report: Path, open_page: Open) -> None:
-    view = open_page(report)
-    part = view.page.locator(".explorer[data-ready]").first
-    part.wait_for()
+    view.page.goto(f"{report.as_uri()}#s=11")
+    part = explorer(view)
+    assert [title.split(",")[0] for title in view.visible_texts(".explorer h4")] == ["Sentence 11"]
     part.locator('[data-control="against"]').select_option("")
-    part.locator('[data-control="search"]').fill("#11")
     texts = part.locator(".sentences dd").all_inner_texts()
     assert pages_factory.translations(VARIANTS[0], 0, COUNT)[11].text in texts
+
+
+def test_a_space_before_punctuation_is_not_marked(open_page: Open, tmp_path: Path) -> None:
+    texts = {"learned_positions": "a ball.", "paper": "a ball ."}
+    runs = [
+        pages_factory.save_run(tmp_path, record(variant), [run_store.Hypothesis(0, tuple(text.split()), text)])
+        for variant, text in texts.items()
+    ]
+    part = explorer(open_page(write(runs, tmp_path, results=tmp_path)))
+    assert "a ball ." in part.locator(".sentences").inner_text()
+    assert part.locator("ins, del").count() == 0
 
 
 def test_attention_follows_its_controls(report: Path, open_page: Open) -> None:
@@ -268,8 +264,7 @@ def test_attention_follows_its_controls(report: Path, open_page: Open) -> None:
 
 def test_words_are_aligned_to_the_source_and_lead_to_the_attention(report: Path, open_page: Open) -> None:
     view = open_page(report)
-    part = view.page.locator(".explorer[data-ready]").first
-    part.wait_for()
+    part = explorer(view)
     part.locator('[data-control="kind"]').select_option("attended")
     assert part.locator("article").count() == pages_factory.ATTENDED
     sentence = part.locator("article").last
@@ -315,53 +310,47 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(report: Path, 
     assert {"theme", "scroll"} <= {name for _, identifier, classes, _ in stops for name in (identifier, classes)}
 
 
-# Safety ---------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return speed_report.write(speed_factory.document(), tmp_path_factory.mktemp("speed"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_page_fits_is_accessible_and_loads_nothing(report: Path, open_page: Open, size: str, theme: str) -> None:
-    view = open_page(report, size=size, theme=theme)
+@pytest.mark.parametrize("name", ["report", "speed"])
+def test_page_fits_is_accessible_and_loads_nothing(
+    name: str, size: str, theme: str, open_page: Open, request: pytest.FixtureRequest
+) -> None:
+    view = open_page(request.getfixturevalue(name), size=size, theme=theme)
     view.open_details()
     view.check()
+    plots = view.page.locator("svg.drawn:visible").all()
+    assert len(plots) >= 5
+    for plot in plots:
+        width, drawn_width = plot.bounding_box()["width"], float(plot.get_attribute("viewBox").split()[2])
+        assert drawn_width * 0.95 < width < SIZES[size][0], "text of 8 points has at least 7.6 pixels"
 
 
-def hostile_records(results: Path) -> list[RunRecord]:
-    """Return runs with a hostile text in every free field, each text in each kind of field."""
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """Return a page with a hostile text in every free field, each text in each kind of field."""
     records = []
     for number, text in enumerate(HOSTILE):
         texts = [HOSTILE[(number + shift) % len(HOSTILE)] for shift in range(1, 8)]
+        environment = {"commit": {"digest": texts[3]}, texts[4]: text, "versions": {"torch": texts[5]}}
         run = record(f"mine:{text}", number % 2)
-        run = replace(
-            run,
-            note=texts[0],
-            command=texts[1],
-            started=texts[2],
-            environment={"commit": {"digest": texts[3]}, texts[4]: text, "versions": {"torch": texts[5]}},
-        )
+        run = replace(run, note=texts[0], command=texts[1], started=texts[2], environment=environment)
         tokens = (text, *texts[:3])
         hypotheses = [run_store.Hypothesis(sentence, tokens, " ".join(tokens)) for sentence in range(2)]
-        records.append(pages_factory.save_run(results, run, hypotheses))
-    return [*records, replace(record("paper"), status="failed", reason=HOSTILE[0], scores={}, curve=())]
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = tmp_path_factory.mktemp("hostile")
-    records = hostile_records(results)
-    return write(records, results / "page", results=results, texts=hostile_texts())
-
-
-def hostile_texts() -> Any:
-    (data,) = pages_factory.texts(2)
-    text = CorpusText(HOSTILE[:2], HOSTILE[2:4], [("<sos>", *HOSTILE[:4], "<eos>")] * 2)
-    return {data: text}
+        records.append(pages_factory.save_run(tmp_path, run, hypotheses))
+    records.append(replace(record("paper"), status="failed", reason=HOSTILE[0], scores={}, curve=()))
+    corpus = CorpusText(HOSTILE[:2], HOSTILE[2:4], [("<sos>", *HOSTILE[:4], "<eos>")] * 2)
+    return write(records, tmp_path / "page", results=tmp_path, texts=dict.fromkeys(pages_factory.texts(2), corpus))
 
 
 def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, open_page: Open) -> None:
     view = open_page(hostile)
-    part = view.page.locator(".explorer[data-ready]").first
-    part.wait_for()
+    part = explorer(view)
     part.locator('[data-control="order"]').select_option("number")
     part.locator('[data-control="against"]').select_option("")
     words = part.locator(".sentences").inner_text() + view.page.locator("#leaderboard").inner_text()
@@ -373,28 +362,4 @@ def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, open_page: O
     assert view.page.locator("script:not([type^='application/'])").count() == 1
     assert view.page.locator("iframe, base, img, form, math").count() == 0
     assert view.page.locator("meta[http-equiv=refresh]").count() == 0
-    assert (view.requests, view.messages) == ([], [])
-
-
-# The speed report ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return speed_report.write(speed_factory.document(), tmp_path_factory.mktemp("speed"))
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
-def test_speed_page_fits_is_accessible_and_loads_nothing(speed: Path, open_page: Open, size: str, theme: str) -> None:
-    view = open_page(speed, size=size, theme=theme)
-    view.open_details()
-    plots = view.page.locator("svg.drawn:visible").all()
-    assert len(plots) == 5
-    assert all(plot.bounding_box()["height"] > 40 for plot in plots)
-    view.check()
-    colour = "getComputedStyle(document.body).backgroundColor"
-    before = view.page.evaluate(colour)
-    view.page.locator("#theme").click()
-    assert view.page.evaluate(colour) != before
     assert (view.requests, view.messages) == ([], [])

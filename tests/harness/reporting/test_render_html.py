@@ -19,21 +19,18 @@ import pytest
 from command_line import FRAMEWORKS, imported
 from pages_factory import write
 from places import FIXTURES
-from record_factory import record
+from record_factory import record, runs, with_digests
 
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline, models_report
+from harness.reporting import bench_headline
 from harness.reporting.translation_explorer import TranslationColumn, explorer
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-ROOM = 2_100, 800
-"""Bytes that hold two seeds of the made-up translations below, and less than one."""
 TWO = ("learned_positions", "bahdanau_gru")
-SECTIONS = ("leaderboard", "curves", "scores", "speed", "significance", "translations", "attention", "positions")
-EVERY = (*SECTIONS, "method")
+SECTIONS = ["leaderboard", "curves", "scores", "speed", "significance", "translations", "attention", "positions"]
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +59,9 @@ def unpacked(page: str, kind: str = "packed") -> list[Any]:
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
-# The page -------------------------------------------------------------------------------------------------------------
-
-
 def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
-    assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
-    assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_without_run_folders_there_are_no_empty_sections(tmp_path: Path) -> None:
-    page = write([record()], tmp_path).read_text(encoding="utf-8")
-    sections = re.findall(r'<section id="(\w+)"', page)
-    assert sections == ["verdict", "leaderboard", "curves", "method"]
-    assert sections[1:] == re.findall(r'<li><a href="#(\w+)">', page)
+    assert re.findall(r'<section id="(\w+)"', page) == ["verdict", *SECTIONS, "method"]
+    assert re.findall(r'<li><a href="#(\w+)">', page) == [*SECTIONS, "method"]
 
 
 def test_page_loads_nothing_and_its_references_meet_ids(page: str) -> None:
@@ -93,9 +79,6 @@ def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_
     assert len(explorer_data["numbers"]) == 1_000
 
 
-# Content -------------------------------------------------------------------------------------------------------------
-
-
 def test_explorer_holds_the_stored_translations_source_and_reference(
     page: str, stored: tuple[Path, list[RunRecord]]
 ) -> None:
@@ -107,24 +90,6 @@ def test_explorer_holds_the_stored_translations_source_and_reference(
         assert columns[run.spec.variant, run.spec.seed] == [hypothesis.text for hypothesis in hypotheses]
     assert explorer_data["source"][3] == f"{pages_factory.SOURCE} nummer 3"
     assert explorer_data["reference"][3] == f"{pages_factory.REFERENCE} number 3"
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_explorer_names_the_budget_of_variants_that_two_tables_have(tmp_path: Path) -> None:
-    keras = [record(framework="keras", backend="jax")]
-    source = [record(budget="source"), record("bahdanau_gru", budget="source")]
-    runs = [
-        pages_factory.save_run(tmp_path, run, pages_factory.translations(run.spec.variant, 0, 5))
-        for run in (record(), *keras, *source)
-    ]
-    page = write(runs, tmp_path, results=tmp_path, texts=pages_factory.texts(5)).read_text(encoding="utf-8")
-    (explorer_data,) = unpacked(page)
-    assert {column["label"] for column in explorer_data["sides"]} == {
-        "learned_positions (keras on jax), controlled",
-        "learned_positions (torch), controlled",
-        "learned_positions, own training",
-        "bahdanau_gru, own training",
-    }
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -150,16 +115,15 @@ def test_report_leaves_the_corpus_out_with_the_option_and_for_published_records(
     published = tmp_path / "published"
     shutil.copytree(results, published)
     monkeypatch.setattr("harness.cli.report_writing.test_sets", lambda records: pages_factory.texts(30 * bool(records)))
-    calls = {"default": [results], "option": [results, "--without-corpus-text"], "published": [published]}
-    has_text = {}
-    for name, (folder, *options) in calls.items():
-        assert (
-            main(["report", "--results", str(folder), "--reports", str(tmp_path / name / "page"), *map(str, options)])
-            == 1  # these records are made up, which the check says
-        )
-        content = (tmp_path / name / "page" / "index.html").read_text(encoding="utf-8")
-        has_text[name] = pages_factory.REFERENCE in content
-    assert has_text == {"default": True, "option": False, "published": False}
+    for folder, options, has_text in (
+        (results, [], True),
+        (results, ["--without-corpus-text"], False),
+        (published, [], False),
+    ):
+        words = ["report", "--results", str(folder), "--reports", str(tmp_path / "page"), *options]
+        assert main(words) == 1, "these records are made up, which the check says"
+        content = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+        assert (pages_factory.REFERENCE in content) is has_text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -189,50 +153,17 @@ def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunReco
     assert first["target"][-1] == "<eos>"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_learned_positions_are_drawn_where_weights_are_stored(page: str, tmp_path: Path) -> None:
-    assert "Learned positions of learned_positions, seed 0" in page
-    without = write([record()], tmp_path, results=tmp_path).read_text(encoding="utf-8")
-    assert "Learned positions of" not in without
-
-
-def test_names_of_rows_break_at_underscores_only_and_columns_of_models_are_explained(page: str, tmp_path: Path) -> None:
-    assert '<span class="value">learned_<wbr>positions</span>' in page
-    models = models_report.write(tmp_path).read_text(encoding="utf-8")
-    assert 'title="Gaussian error linear unit' in models.partition(">gelu, derivative</th>")[0].rpartition("<th")[2]
-
-
-def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Path, list[RunRecord]]) -> None:
-    _, records = stored
-    board = re.search(r'<table class="board">(.*?)</table>', page, re.DOTALL)
-    assert board
-    for variant in TWO:
-        mean = sum(run.scores["bleu_sacre"] or 0 for run in records if run.spec.variant == variant) / 2
-        (row,) = re.findall(rf'<tr [^>]*data-text="{variant} [^>]*>(.*?)</tr>', board[1], re.DOTALL)
-        assert f'data-value="{mean:.6g}"' in row
-        assert f">{mean:.2f}<" in row
-
-
-# Widgets --------------------------------------------------------------------------------------------------------------
-
-
 def test_explorer_leaves_out_seeds_and_sentences_that_do_not_fit() -> None:
-    by_seed = [
-        [
-            TranslationColumn(name, seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
-            for name in ("x", "y")
-        ]
-        for seed in range(3)
-    ]
-    large = explorer(by_seed, room_bytes=ROOM[0])
+    def column(name: str, seed: int) -> TranslationColumn:
+        return TranslationColumn(name, seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
+
+    by_seed = [[column(name, seed) for name in ("x", "y")] for seed in range(3)]
+    large, small = (explorer(by_seed, room_bytes=room) for room in (2_100, 800))
     assert large is not None
-    assert (large.data["seeds"], large.seeds_left_out) == ([0, 1], True)
-    assert large.sentences_left_out == 0
-    small = explorer(by_seed, room_bytes=ROOM[1])
     assert small is not None
+    assert (large.data["seeds"], large.seeds_left_out, large.sentences_left_out) == ([0, 1], True, 0)
     assert (small.data["seeds"], small.seeds_left_out) == ([0], True)
-    assert 0 < small.sentences_left_out < 100
-    assert len(small.data["numbers"]) == 100 - small.sentences_left_out
+    assert 0 < small.sentences_left_out == 100 - len(small.data["numbers"]) < 100
     assert explorer([same[:1] for same in by_seed]) is None
 
 
@@ -247,50 +178,35 @@ def test_disagreement_is_the_share_of_words_not_in_common() -> None:
     assert [example["number"] for example in parts.examples] == [2, 0, 1]
 
 
-def finding(records: list[RunRecord]) -> str:
-    tables = analyse_bench(records).tables
-    return bench_headline.headline(tables).finding
-
-
-def test_headline_claims_no_more_than_its_seeds_allow() -> None:
-    single = finding([record(name) for name in TWO])
-    assert single.startswith("After 10 epochs learned_positions reaches ")
-    assert "(1 seed)" in single
-    assert "no variant can be called better" in single
-    pair = finding([record(name, seed) for name in TWO for seed in range(2)])
-    assert "an interval over seeds needs 3 seeds (--seed 0-2), and a claim 5" in pair
-    few = finding([record(name, seed) for name in TWO for seed in range(4)])
-    assert "4 seeds are too few for a claim" in few
-    assert "significant" not in few
-    sure = finding([record(name, seed) for name in TWO for seed in range(5)])
-    assert "significantly above the only other, assuming normally distributed seed noise" in sure
-    more = finding([record(name, seed) for name in TWO for seed in range(6)])
-    assert "significantly above the only other" in more
-    assert "assuming" not in more
-    near = finding(
-        [
-            replace(record(name, seed), scores={"bleu_sacre": 30.0 + (step * seed) % 5})
-            for name, step in (("learned_positions", 1), ("sinusoidal_handmade", 3))
-            for seed in range(5)
-        ]
-    )
-    assert "its lead over no other variant is significant, assuming normally distributed seed noise" in near
-    assert finding([record()]).endswith("no other variant has completed there.")
-
-
-def test_headline_of_equal_scores_names_no_lead() -> None:
-    equal = [replace(record(name, seed), scores={"bleu_sacre": 30.0 + seed}) for name in TWO for seed in range(2)]
-    assert ", level with bahdanau_gru; an interval over seeds needs" in finding(equal)
+@pytest.mark.parametrize(
+    ("seeds", "steps", "ending"),
+    [
+        (1, None, "; with one seed, seed noise is unknown, so no variant can be called better than another."),
+        (2, None, " above bahdanau_gru; an interval over seeds needs 3 seeds (--seed 0-2), and a claim 5."),
+        (2, (1, 1), ", level with bahdanau_gru; an interval over seeds needs 3 seeds (--seed 0-2), and a claim 5."),
+        (4, None, " above bahdanau_gru; 4 seeds are too few for a claim, which needs 5."),
+        (5, None, ", significantly above the only other, assuming normally distributed seed noise."),
+        (5, (1, 3), "; its lead over no other variant is significant, assuming normally distributed seed noise."),
+        (6, None, "significantly above the only other."),
+    ],
+)
+def test_headline_claims_no_more_than_its_seeds_allow(seeds: int, steps: tuple[int, int] | None, ending: str) -> None:
+    records = runs(*TWO, seeds=seeds)
+    if steps is not None:
+        step = dict(zip(TWO, steps, strict=True))
+        bleu = {run.id: 30.0 + step[run.spec.variant] * run.spec.seed % 5 for run in records}
+        records = [replace(run, scores={"bleu_sacre": bleu[run.id]}) for run in records]
+    finding = bench_headline.headline(analyse_bench(records).tables).finding
+    number = {1: "1 seed)", 2: "2 seeds, "}.get(seeds, f"{seeds} seeds, 95 % interval ")
+    assert re.match(rf"After 10 epochs learned_positions reaches \d\d\.\d sacreBLEU \({re.escape(number)}", finding)
+    assert finding.endswith(ending)
 
 
 def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
     first, second = (record(name) for name in TWO)
-    unfair = replace(second, fingerprints={**second.fingerprints, "tokenised": "1" * 64})
-    path = write([first, unfair], tmp_path)
-    page, markdown = path.read_text(encoding="utf-8"), path.with_suffix(".md").read_text(encoding="utf-8")
-    assert "No table: these runs are not comparable." in markdown
-    assert "tokenised: " in markdown
-    assert "The runs: learned_positions (1 completed); bahdanau_gru (1 completed)." in markdown
+    page = write([first, with_digests(second, tokenised="1" * 64)], tmp_path).read_text(encoding="utf-8")
+    assert "No table: these runs are not comparable." in page
+    assert "The runs: learned_positions (1 completed); bahdanau_gru (1 completed)." in page
     assert not (tmp_path / "figures").exists()
     assert "differ in 1 point in which they must agree" in page
     assert "<li>tokenised: " in page
@@ -304,9 +220,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(str(path))):
         write(records, tmp_path / "page", results=tmp_path)
-
-
-# The same each time ---------------------------------------------------------------------------------------------------
 
 
 def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_seed(

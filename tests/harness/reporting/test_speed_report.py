@@ -5,7 +5,6 @@ from __future__ import annotations
 import html as escaping
 import math
 import re
-import xml.etree.ElementTree as tree
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from matplotlib.colors import to_rgba
 from scipy import stats
 from speed_factory import FAILED, NOISE, OTHER, OURS, PLAIN
 
-from harness.reporting import plot_style, speed_findings, speed_plots, speed_report, speed_tables
+from harness.reporting import speed_findings, speed_plots, speed_report, speed_tables
 from harness.reporting.document import Figure, Table, find
 from harness.reporting.formatting import MISSING
 from harness.speed import speed_document
@@ -28,25 +27,11 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 
 DOCUMENT = speed_factory.document()
-EVERY = ("overview", "comparisons", "details", "limits", "method")
-PICTURES = {"training", "decoding", "ratios", "breakdown", "scaling"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("speed")
-    assert speed_report.write(DOCUMENT, path) == path / "index.html"
-    return path
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path) -> str:
-    return (folder / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def markdown(folder: Path) -> str:
-    return (folder / "index.md").read_text(encoding="utf-8")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return speed_report.write(DOCUMENT, tmp_path_factory.mktemp("speed")).read_text(encoding="utf-8")
 
 
 def cells(table: Table, name: str) -> dict[str, str]:
@@ -55,40 +40,9 @@ def cells(table: Table, name: str) -> dict[str, str]:
     return dict(zip(table.heads, map(str, row), strict=True))
 
 
-# The page -------------------------------------------------------------------------------------------------------------
-
-
-def test_every_section_is_there_in_order_and_in_the_contents(page: str, markdown: str) -> None:
-    assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
-    assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
-    titles = re.findall(r"^## (.*)$", markdown, re.MULTILINE)
-    assert titles == ["At a glance", "Compared with baselines", "Limits"]
-    assert len(markdown.split("\n")) <= 150
-
-
 def test_the_html_loads_nothing_and_every_reference_meets_an_id(page: str) -> None:
     outline = page_outline.check(page)
     assert all("#" in link for link in outline.references if not link.startswith("data:"))
-
-
-def test_every_picture_shows_something_and_says_what(folder: Path, page: str) -> None:
-    assert {path.name for path in (folder / "figures").iterdir()} == {f"{name}.svg" for name in PICTURES}
-    for figure in find(speed_report.report(DOCUMENT).blocks, Figure):
-        assert len(list(tree.parse(folder / "figures" / f"{figure.name}.svg").iter())) > 50
-        assert len(figure.alt) > 40
-        assert f'aria-label="{escaping.escape(figure.alt, quote=False)}"' in page.replace("&#39;", "'")
-    assert page.count('class="drawn"') == len(plot_style.LAYOUTS) * len(PICTURES)
-
-
-def test_html_page_has_every_cell(page: str) -> None:
-    text = " ".join(escaping.unescape(re.sub(r"<[^>]*>", " ", page)).split())
-    for table in find(speed_report.report(DOCUMENT).blocks, Table):
-        for cell in (cell for row in table.rows for cell in row):
-            for part in (cell,) if isinstance(cell, str) else (cell.text, cell.detail):
-                assert " ".join(part.split()) in text, (table.title, part)
-
-
-# Values ---------------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_training_is_the_document_s() -> None:
@@ -108,31 +62,6 @@ def test_the_table_of_training_is_the_document_s() -> None:
     (overview,) = speed_tables.at_a_glance(DOCUMENT)
     assert cells(overview, OURS)["training, target tokens/s"] == ours["target tokens/s"]
     assert cells(overview, OURS)["MFU, %"] == f"{100 * np.median(shares):.1f}"
-
-
-def test_evaluation_decoding_and_breakdown_are_the_document_s() -> None:
-    (table,) = speed_tables.evaluation(DOCUMENT)
-    assert table.title == "Evaluation: the validation loss of 12,000 target tokens, forward pass only"
-    row = cells(table, OURS)
-    assert (row["seconds"], row["nats per token"]) == ("2.10 (2.00 to 2.20)", "4.5678")
-    assert row["peak memory, MiB"] == "unknown"
-    greedy, beam, single = speed_tables.decoding(DOCUMENT)
-    assert greedy.title == "Greedy, in batches of 64: 200 sentences"
-    assert (beam.title, single.title) == ("Beam 5, in batches of 64: 200 sentences", "Greedy, one by one: 40 sentences")
-    plain = cells(single, PLAIN)
-    assert plain["equal translations"] == f"39 of 40 ({OURS})"
-    assert plain["s for 1,000"] == "1,500 (1,425 to 1,575)"
-    (table,) = speed_tables.breakdown(DOCUMENT)
-    assert cells(table, "matrix products")[OURS] == "62.5 (321)"
-    assert cells(table, "profiled ÷ unprofiled time")[OURS] == "1.21"
-
-
-def test_ratios_are_those_of_the_samples_round_by_round() -> None:
-    (table,) = speed_tables.comparisons(DOCUMENT, DOCUMENT.comparisons)
-    assert [tuple(map(str, row)) for row in table.rows] == [
-        (OURS, "training", PLAIN, "4.00 (4.00 to 4.00)"),
-        (OURS, "greedy, one by one", PLAIN, "30.0 (30.0 to 30.0)"),
-    ]
 
 
 def test_interval_of_a_ratio_is_student_s_over_rounds() -> None:
@@ -166,13 +95,6 @@ def test_the_exponent_has_its_standard_error_and_is_drawn() -> None:
     assert not [line for line in second.lines if line.get_linestyle() == "--"]
 
 
-def test_the_stacked_bar_is_the_shares_end_to_end() -> None:
-    plot = speed_plots.breakdown(DOCUMENT)
-    bars = sorted((bar.get_x(), bar.get_width()) for bar in plot.axes[0].patches)  # type: ignore[attr-defined]
-    assert [width for _, width in bars] == pytest.approx([62.5, 12.5, 19, 4, 2])
-    assert [start for start, _ in bars] == pytest.approx([0, 62.5, 75, 94, 98])
-
-
 def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
     axes = speed_plots.breakdown(DOCUMENT).axes[0]
     colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}  # type: ignore[attr-defined]
@@ -183,9 +105,6 @@ def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
             0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 for red, green, blue, _ in pair
         )
         assert (light + 0.05) / (dark + 0.05) > 4
-
-
-# Incomplete documents ------------------------------------------------------------------------------------------------
 
 
 def bare(**changes: Any) -> SpeedDocument:
@@ -201,9 +120,7 @@ def bare(**changes: Any) -> SpeedDocument:
 def test_an_incomplete_document_has_a_page_that_says_so(tmp_path: Path) -> None:
     page = speed_report.write(bare(), tmp_path).read_text(encoding="utf-8")
     markdown = (tmp_path / "index.md").read_text(encoding="utf-8")
-    assert tuple(re.findall(r'<section id="(\w+)"', page)) == (
-        "verdict", "overview", "details", "limits", "method"
-    )  # fmt: skip
+    assert re.findall(r'<section id="(\w+)"', page) == ["verdict", "overview", "details", "limits", "method"]
     assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["training.svg"]
     assert '<p class="warning">Incomplete: interrupted by SIGTERM.' in page
     assert "**Incomplete: interrupted by SIGTERM." in markdown.split("## ")[0]
@@ -220,35 +137,22 @@ def test_without_any_whole_round_there_is_no_page(tmp_path: Path, refused: Refus
     assert not (tmp_path / "reports").exists()
 
 
-# Hostile text ---------------------------------------------------------------------------------------------------------
-
-
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     text = " ".join(HOSTILE)
-    names = {
-        OURS: f"{HOSTILE[0]} | {HOSTILE[7]} [x](javascript:1)",
-        FAILED: f"`{HOSTILE[3]}`\u202e|",
-    }
-    subjects = [
-        replace(
-            model, name=names.get(model.name, model.name), weights_from=text, variant=f"{model.variant}{HOSTILE[6]}",
-            reason=text if model.reason else "", left_out={HOSTILE[1]: text}, environment={HOSTILE[2]: HOSTILE[5]},
-            decoding=(),
-        )
+    names = {OURS: f"{HOSTILE[0]} | {HOSTILE[7]} [x](javascript:1)", FAILED: f"`{HOSTILE[3]}`\u202e|"}
+    subjects: dict[str, Any] = {"weights_from": text, "left_out": {HOSTILE[1]: text}, "decoding": ()}
+    subjects |= {"environment": {HOSTILE[2]: HOSTILE[5]}, "variant": HOSTILE[6]}
+    changed = [
+        replace(model, name=names.get(model.name, model.name), reason=text if model.reason else "", **subjects)
         for model in speed_factory.subjects()
-    ]  # fmt: skip
-    first, second = speed_factory.document().scaling
+    ]
+    first, second = DOCUMENT.scaling
+    scaling = replace(first, subject=names[OURS], fixed={HOSTILE[4]: 1.0}), replace(second, points=(), reason=text)
     facts = {"processor": text, "system": text, "versions": {HOSTILE[0]: HOSTILE[1]}, "commit": HOSTILE[12]}
+    texts: dict[str, Any] = {"command": text, "note": text, "reason": text, "status": "incomplete"}
     document = speed_factory.document(
-        subjects=tuple(subjects),
-        command=text,
-        note=text,
-        reason=text,
-        status="incomplete",
-        machine=speed_factory.machine(**facts),
-        scaling=(replace(first, subject=names[OURS], fixed={HOSTILE[4]: 1.0}),
-                 replace(second, points=(), reason=text)),
-    )  # fmt: skip
+        subjects=tuple(changed), machine=speed_factory.machine(**facts), scaling=scaling, **texts
+    )
     page = speed_report.write(document, tmp_path).read_text(encoding="utf-8")
     for content in (page, rendered((tmp_path / "index.md").read_text(encoding="utf-8"))):
         outline = page_outline.Outline(content)
@@ -290,12 +194,8 @@ def test_terminal_has_the_headline_and_every_ratio() -> None:
     assert "0.90 ± 0.00" in output
 
 
-# The command ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_is_made_again_from_a_stored_document_without_a_framework(folder: Path, tmp_path: Path) -> None:
+def test_the_page_is_made_again_from_a_stored_document_without_a_framework(page: str, tmp_path: Path) -> None:
     path = speed_document.save(tmp_path, DOCUMENT)
     words = ["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]
     assert not imported_by(*words) & {*FRAMEWORKS, "spacy"}
-    page = tmp_path / "reports" / "speed" / "index.html"
-    assert page.read_bytes() == (folder / "index.html").read_bytes()
+    assert (tmp_path / "reports" / "speed" / "index.html").read_text(encoding="utf-8") == page

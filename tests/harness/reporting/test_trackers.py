@@ -74,10 +74,6 @@ def written(tracker: Any, results: Path, events: Sequence[Event], record: RunRec
     return warnings
 
 
-def steps(points: Points, name: str) -> list[int]:
-    return [step for step, _ in points[name]]
-
-
 def test_log_has_updates_epochs_and_scores_once(tmp_path: Path) -> None:
     tracker = ListTracker()
     lines = [Event(run=RUN.id, stage="preparing"), update(1), update(9), update(4), update(9), update(12), epoch_end(1)]
@@ -140,23 +136,36 @@ def close_to(points: Points) -> Any:
     return {name: [(step, pytest.approx(value, rel=1e-6)) for step, value in values] for name, values in points.items()}
 
 
-@pytest.mark.usefixtures("offline_sockets")
-@pytest.mark.parametrize("name", READERS)
-def test_real_log_equals_the_record(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / name
-    assert not written(real(name, folder), tmp_path, [update(1), update(9), epoch_end(1), epoch_end(2)], RUN)
-    points = READERS[name](folder)
-    assert epoch_and_test_points(points) == close_to(expected_points(RUN))
-    assert points["update/training_loss"] == [(1, 1.0), (9, pytest.approx(1 / 9))]
-    assert points["update/learning_rate"] == [(1, pytest.approx(1e-5)), (9, pytest.approx(9e-5))]
-    assert points["update/tokens_per_second"] == [(9, 1009.0)]
-
-
 def resumed(number: int) -> list[Event]:
     """Return the events with which a run resumes from a checkpoint after a number of updates."""
     event = Event(run=RUN.id, stage="preparing", updates=number, remark="goes on")
     epochs = [replace(event, finished_epoch=epoch) for epoch in RUN.curve if epoch.updates <= number]
     return [Event(run=RUN.id, stage="preparing"), event, *epochs]
+
+
+MIDDLE = RUN.curve[1].updates
+EVENTS = {
+    "from the start": [update(1), update(9), epoch_end(1), epoch_end(2)],
+    "from the middle": [*resumed(MIDDLE + 1), update(MIDDLE + 2), epoch_end(3)],
+    "measured again": [Event(run=RUN.id, stage="preparing"), Event(run=RUN.id, stage="translating")],
+}
+LOSSES = {"from the start": [(1, 1.0), (9, 1 / 9)], "from the middle": [(MIDDLE + 2, 1 / (MIDDLE + 2))]}
+
+
+@pytest.mark.usefixtures("offline_sockets")
+@pytest.mark.parametrize("events", EVENTS)
+@pytest.mark.parametrize("name", READERS)
+def test_real_log_equals_the_record(name: str, events: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    assert not written(real(name, folder), tmp_path, EVENTS[events], RUN)
+    points = READERS[name](folder)
+    assert epoch_and_test_points(points) == close_to(expected_points(RUN))
+    updates = {f"update/{part}": points.get(f"update/{part}", []) for part in ("training_loss", "learning_rate")}
+    losses = LOSSES.get(events, [])
+    rates = [(step, step * 1e-5) for step, _ in losses]
+    assert updates == close_to({"update/training_loss": losses, "update/learning_rate": rates})
+    if name == "tensorboard" and losses:
+        assert tensorboard_settings(folder / RUN.id) == trackers.settings(RUN.spec)
 
 
 @pytest.mark.parametrize("checkpoint", [EPOCH - 1, EPOCH, EPOCH + 4])
@@ -175,23 +184,9 @@ def test_real_log_of_a_resumed_run_has_every_step_once_in_order(
     points = READERS[name](folder)
     assert epoch_and_test_points(points) == close_to(expected_points(RUN))
     for metric in ("update/learning_rate", "update/training_loss"):
-        found = steps(points, metric)
+        found = [step for step, _ in points[metric]]
         assert found == sorted(set(found))
         assert {1, lost, last - 1} <= set(found) <= {1, EPOCH + 3, EPOCH + 5, lost, last - 1}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_real_log_begun_in_the_middle_of_a_run_has_all_epochs(name: str, tmp_path: Path) -> None:
-    events = [*resumed(RUN.curve[1].updates + 1), update(RUN.curve[1].updates + 2), epoch_end(3)]
-    assert not written(real(name, tmp_path / name), tmp_path, events, RUN)
-    assert epoch_and_test_points(READERS[name](tmp_path / name)) == close_to(expected_points(RUN))
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_real_log_of_a_run_that_is_measured_again_has_its_curve(name: str, tmp_path: Path) -> None:
-    events = [Event(run=RUN.id, stage="preparing", remark="is not trained"), Event(run=RUN.id, stage="translating")]
-    assert not written(real(name, tmp_path / name), tmp_path, events, RUN)
-    assert READERS[name](tmp_path / name) == close_to(expected_points(RUN))
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -205,12 +200,6 @@ def test_real_log_of_a_run_that_is_trained_anew_is_that_of_the_new_run(name: str
     points = READERS[name](folder)
     assert epoch_and_test_points(points) == close_to(expected_points(RUN))
     assert points["update/training_loss"] == [(1, 3.0)]
-
-
-def test_tensorboard_shows_the_settings(tmp_path: Path) -> None:
-    assert not written(real("tensorboard", tmp_path / "log"), tmp_path, [update(1)], RUN)
-    tensorboard_points(tmp_path / "log" / RUN.id)
-    assert tensorboard_settings(tmp_path / "log" / RUN.id) == trackers.settings(RUN.spec)
 
 
 @pytest.mark.parametrize(

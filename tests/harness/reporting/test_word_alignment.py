@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from harness.reporting.word_alignment import align
 
@@ -14,26 +15,25 @@ def attention(*positions: int) -> np.ndarray:
     return np.broadcast_to(0.1 + 0.3 * np.eye(7)[list(positions)], (2, 2, len(positions), 7))
 
 
-def test_words_align_to_the_source_word_with_most_attention() -> None:
-    weights = attention(1, 3, 4, 4, 5, 6)
-    tokens = ("a", "dog", "is", "running", ".")
-    assert align(weights, SOURCE, SOURCE_TOKENS, "A dog is running.", tokens) == [0, 1, 2, 2]
+PIECES = attention(6, 2, 5) + 0.2 * np.eye(7)[[0, 3, 0]]  # the pieces of a word add up, the markers do not count
 
 
-def test_pieces_of_a_word_add_up_and_markers_do_not_count() -> None:
-    weights = attention(6, 2, 5)
-    weights = weights + 0.2 * np.eye(7)[[0, 3, 0]]
-    assert align(weights, SOURCE, SOURCE_TOKENS, "dogs", ("do", "gs")) == [1]
-
-
-def test_unknown_tokens_have_a_letter_of_their_own() -> None:
-    assert align(attention(2, 4, 6), SOURCE, SOURCE_TOKENS, "⁇ runs", ("<unk>", "runs")) == [1, 2]
-
-
-def test_other_spellings_and_shapes_are_not_aligned() -> None:
-    assert align(attention(2, 4, 6), SOURCE, SOURCE_TOKENS, "a cat", ("a", "dog")) == []
-    assert align(attention(2, 4), SOURCE, SOURCE_TOKENS, "a dog", ("a", "dog")) == []
-    assert align(attention(2, 4, 6), "Eine Katze.", SOURCE_TOKENS, "a dog", ("a", "dog")) == []
+@pytest.mark.parametrize(
+    ("weights", "translation", "tokens", "expected"),
+    [
+        (attention(1, 3, 4, 4, 5, 6), "A dog is running.", ("a", "dog", "is", "running", "."), [0, 1, 2, 2]),
+        (PIECES, "dogs", ("do", "gs"), [1]),
+        (attention(2, 4, 6), "⁇ runs", ("<unk>", "runs"), [1, 2]),
+        (attention(2, 4, 6), "a cat", ("a", "dog"), []),
+        (attention(2, 4), "a dog", ("a", "dog"), []),
+    ],
+    ids=["most attention", "pieces", "unknown", "other spelling", "other shape"],
+)
+def test_words_align_to_the_source_word_with_most_attention(
+    weights: np.ndarray, translation: str, tokens: tuple[str, ...], expected: list[int]
+) -> None:
+    assert align(weights, SOURCE, SOURCE_TOKENS, translation, tokens) == expected
+    assert align(weights, "Eine Katze.", SOURCE_TOKENS, translation, tokens) == []
 
 
 def test_letters_that_are_longer_in_lower_case_do_not_shift_the_words_after_them() -> None:
