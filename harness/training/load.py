@@ -47,7 +47,8 @@ def base_spec(
     has the training of the variant of its name, or else of the tutorials.
 
     Raises:
-        ValueError: The first argument is something else, there is no such variant or suite, or `epochs` is no number.
+        ValueError: The first argument is something else, there is no such variant or suite, `epochs` is no number, or
+            the module of the variant has changed since it was imported.
     """
     if suite is not None and suite not in suites.SUITES:
         names = list(suites.SUITES)
@@ -79,6 +80,8 @@ def base_spec(
         variant = find_variant(f"{module}:{name}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
+    if ":" in variant:
+        reuse.imported_digest(variant)
     return suites.spec(size, variant, budget=budget, seed=0, data=data)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +111,26 @@ def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained
     assert reuse.same_training(tmp_path / "results", second) == trained
     module.write_text("from counting_model import build\nSCALE = 3\n")
     assert reuse.same_training(tmp_path / "results", second) is None
+    importlib.reload(sys.modules["retested_model"])
     assert "trained_as" not in train.run(second, tmp_path / "results").environment
+
+
+def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, results, run = tmp_path / "edited_model.py", tmp_path / "results", spec("edited_model:build", updates=2)
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    first = train.run(run, results)
+    module.write_text("from counting_model import build\nSCALE = 3\n")
+    expected = "^'edited_model:build': the file of edited_model has changed since Python imported it.*: restart Python"
+    with pytest.raises(ValueError, match=expected):
+        train.run(replace(run, seed=1), results)
+    with pytest.raises(ValueError, match=expected):
+        harness.run("edited_model:build", results=results)
+    assert [path.name for path in results.iterdir()] == [first.id]
+    importlib.reload(sys.modules["edited_model"])
+    assert train.run(replace(run, seed=1), results).fingerprints["builder"] != first.fingerprints["builder"]
 
 
 def test_record_with_a_recipe_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
