@@ -182,7 +182,8 @@ def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -
 def test_seeds_of_two_versions_of_a_module_are_not_one_variant(budget: Budget) -> None:
     built = [with_digests(run, builder="a" * 64) for run in runs("mine:build", "other:build", seeds=3, budget=budget)]
     assert mismatches(built, budget) == []
-    changed = [*built[:2], with_digests(built[2], builder="b" * 64), with_digests(built[3], builder="c" * 64), *built[4:]]
+    others = [with_digests(built[2], builder="b" * 64), with_digests(built[3], builder="c" * 64)]
+    changed = [*built[:2], *others, *built[4:]]
     lines = [line for line in mismatches(changed, budget) if line.startswith("module of ")]
     assert lines == [
         "module of mine:build: aaaaaaaaaaaa… in seeds 0, 1; bbbbbbbbbbbb… in seed 2",
