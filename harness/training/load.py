@@ -21,6 +21,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
 from harness.training import reuse
+from impls import registry
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -36,6 +37,14 @@ def find_variant(name: str) -> str:
         sys.path.insert(0, folder)
     suites.resolve(name)
     return name
+
+
+def choose_backend(settings: Mapping[str, Any] | None) -> None:
+    """Choose the backend of Keras that settings name, before the import of an external builder that imports Keras."""
+    if isinstance(settings, Mapping) and settings.get("framework") == "keras":
+        backend = settings.get("backend") or registry.BACKENDS[0]
+        if backend in registry.BACKENDS:
+            os.environ["KERAS_BACKEND"] = backend
 
 
 def base_spec(
