@@ -164,7 +164,12 @@ def load_model(
     if spec.recipe is None:
         find_variant(spec.variant)
     model = build_model(spec, dataset)
-    model.set_weights(weights)
+    try:
+        model.set_weights(weights)
+    except ValueError as error:
+        if not reuse.has_other_builder(record):
+            raise
+        raise ValueError(f"{reuse.other_builder(record)}, and its weights do not fit: {error}") from error
     return model
 
 

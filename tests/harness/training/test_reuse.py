@@ -133,6 +133,26 @@ def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
     assert train.run(replace(run, seed=1), results).fingerprints["builder"] != first.fingerprints["builder"]
 
 
+def test_weights_that_do_not_fit_a_changed_module_name_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "reshaped_model.py"
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trained = train.run(spec("reshaped_model:build", updates=2), tmp_path / "results")
+    module.write_text(
+        "from counting_model import CountingModel, _builder\n"
+        "class Reshaped(CountingModel):\n"
+        "    def set_weights(self, weights):\n"
+        "        raise ValueError('counts has shape (9,)')\n"
+        "build = _builder(Reshaped)\n"
+    )
+    importlib.reload(sys.modules["reshaped_model"])
+    expected = f"^{trained.id}: the module of reshaped_model:build has changed .*, and .* do not fit: counts has shape"
+    with pytest.raises(ValueError, match=expected):
+        harness.translate(trained.id, ["a dog"], results=tmp_path / "results", import_builder=True)
+
+
 def test_record_with_a_recipe_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "foreign_module.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
