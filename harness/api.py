@@ -322,12 +322,12 @@ def run(
     from harness.processes.workers import ProcessSettings
     from harness.training import load
 
+    load.choose_backend(settings)
     base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
-    spec = load.with_settings(base, seed, settings)
+    spec, folder = load.with_settings(base, seed, settings), Path(results)
     os.environ.update(worker_environment(spec))
     from harness.training import train
 
-    folder = Path(results)
     with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
         record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
     if record.status == "interrupted":

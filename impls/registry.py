@@ -115,7 +115,10 @@ def builder(
     if framework == "keras" and backend is not None:
         keras = sys.modules.get("keras")
         if keras is not None and keras.config.backend() != backend:
-            raise ValueError(f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}")
+            raise ValueError(
+                f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}, which cannot be "
+                "changed: start another process (in a notebook, restart the kernel)"
+            )
         os.environ["KERAS_BACKEND"] = backend
     return load(path)
 

@@ -10,8 +10,9 @@ from harness.analysis.grouping import group_by, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import Budget
+from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import short_line
+from harness.text import named_seeds, short_line
 from impls.contract import GruRecipe, TransformerRecipe
 
 Kind = Literal[
@@ -49,6 +50,7 @@ class Mismatch:
 def find_mismatches(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
     """Return the differences between the runs of a budget in what must agree; empty if there are none.
 
+    In all budgets, the finished runs of an external builder must have one version of its module.
     In `controlled`, all of `Kind` must agree, the initial tensors if two recipes share them by name, shape and
     initialiser. In `source`, data, test set and signatures must agree, those of token-based scores only between runs
     with equal vocabularies; whether translations may contain `<unk>` is part of the search of a source, as the beam is.
@@ -57,7 +59,7 @@ def find_mismatches(records: Iterable[RunRecord], budget: Budget) -> list[Mismat
     """
     selected = [record for record in records if record.spec.budget == budget]
     if budget == "source":
-        return _differences(selected, _values(selected, source=True))
+        return _differences(selected, _values(selected, source=True)) + _modules(selected)
     return undeclared(selected, DECLARED.get(budget, frozenset()))
 
 
@@ -67,7 +69,7 @@ def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[
     If "training.batching" is declared, the number of updates and the stream of batches must agree among the runs with
     the same batching.
     """
-    return _differences(records, _values(records, declared)) + _seeds(records) + _weights(records)
+    return _differences(records, _values(records, declared)) + _modules(records) + _seeds(records) + _weights(records)
 
 
 def initialiser(record: RunRecord, name: str) -> str:
@@ -159,6 +161,20 @@ def _sides(sides: Mapping[str, Iterable[str]]) -> str:
 def _short(value: str) -> str:
     is_digest = len(value) >= 32 and all(letter in "0123456789abcdef" for letter in value)
     return value[:12] + "…" if is_digest else short_line(value)
+
+
+def _modules(records: Sequence[RunRecord]) -> list[Mismatch]:
+    """Return the external builders whose finished runs were built by different versions of their module."""
+    finished = (record for record in records if record.status in run_store.FINISHED)
+    built = [record for record in finished if record.fingerprints.get("builder")]
+    mismatches = []
+    for variant, runs in group_by(built, lambda record: record.spec.variant).items():
+        versions = group_by(runs, lambda record: str(record.fingerprints["builder"]))
+        if len(versions) > 1:
+            seeds = {module: sorted({run.spec.seed for run in same}) for module, same in versions.items()}
+            sides = _sides({module: [named_seeds(numbers)] for module, numbers in seeds.items()})
+            mismatches.append(Mismatch("files", f"module of {variant}", sides))
+    return mismatches
 
 
 # Seeds and initial weights --------------------------------------------------------------------------------------------

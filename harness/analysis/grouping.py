@@ -295,7 +295,7 @@ def _title(records: Sequence[RunRecord]) -> str:
     if any(_is_reduced(record.spec) for record in records):
         parts.append(_reduced_size(records))
     if spec.updates is not None:
-        parts.append(f"at most {spec.updates:,} updates")
+        parts.append(f"at most {count(spec.updates, 'update')}")
     if _is_joint(spec):
         parts.append("joint vocabulary")
     if _batching(spec) not in ("", TUTORIAL.batching):

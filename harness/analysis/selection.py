@@ -102,7 +102,8 @@ def find(
         candidates = run_store.records(results, complain=complain) if records is None else records
         return [Run(record, run_store.run_folder(results, record.id)) for record in candidates]
 
-    candidates = [_file(name) or _matching(name, stored(), results) for name in names]
+    have = f"{results} has" if records is None else f"these runs of {results} have"
+    candidates = [_file(name) or _matching(name, stored(), results, have) for name in names]
     sides = [
         _row(name, runs, [other for other in candidates if other is not runs], complain)
         for name, runs in zip(names, candidates, strict=True)
@@ -137,15 +138,15 @@ def _file(name: str) -> tuple[Run, ...] | None:
     return (Run(record, folder),)
 
 
-def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...]:
-    """Return the runs that a variant or a run's id and settings select."""
+def _matching(name: str, stored: Sequence[Run], results: Path, have: str) -> tuple[Run, ...]:
+    """Return the runs that a variant or a run's id and settings select; `have` says in a message where they are."""
     prefix, _, selection = name.partition("@")
     runs = [run for run in stored if run.record.spec.variant == prefix]
     runs = runs or [run for run in stored if prefix and run.record.id.startswith(prefix)]
     if not runs:
         variants = dict.fromkeys(run.record.spec.variant for run in stored)
         hint = did_you_mean(prefix, variants) or f"; {results_folders.list_command(results)}"
-        raise ValueError(f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}")
+        raise ValueError(f"side {name!r}: {have} no such variant or run, and there is no such file{hint}")
     for choice in filter(None, selection.split(",")):
         runs = _narrowed(name, runs, choice)
     return tuple(sorted(runs, key=lambda run: run.record.spec.seed))

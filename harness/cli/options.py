@@ -260,13 +260,14 @@ def available(
 ) -> list[RunSpec]:
     """Return the runs that `build` creates for the corpus that the options name, or for the built-in captions.
 
-    The captions replace Multi30k if it is not available, unless the options name it or a longer `suite` than quick. A
-    printed line and a note in the records say so.
+    The captions replace Multi30k if it is not available, unless the options name it, a language or a test set that only
+    it has, or a longer `suite` than quick. A printed line and a note in the records say so.
 
     Raises:
         ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available; or a `--set`
             argument changes no run.
     """
+    from harness.data import corpora
     from harness.data.dataset import unavailable
 
     base = data_spec(arguments)
@@ -281,10 +282,16 @@ def available(
         raise ValueError(reason)
     if suite not in (None, "quick"):  # hours of training on a corpus that nobody asked for
         raise ValueError(f"{reason}; or train the suite {suite} on the built-in sentences with --corpus captions")
+    runs = build(replace(base, corpus="captions"))
+    try:
+        for data in dict.fromkeys(spec.data for spec in runs):
+            corpora.load(data)
+    except ValueError:  # the captions do not have the direction or the test set
+        raise ValueError(reason) from None
     say(f"Multi30k is not available: {reason}")
     say("Using the built-in corpus `captions` instead: results are for captions, not for Multi30k.")
     arguments.note = f"{getattr(arguments, 'note', '')} Multi30k was not available: {reason}".strip()
-    return build(replace(base, corpus="captions"))
+    return runs
 
 
 def _check_names(spec: RunSpec, settings: list[str]) -> None:

@@ -70,7 +70,6 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     with guard.interruptible():
         log_options.check(arguments)
         spec = _spec(arguments)
-        _set_environment(spec, is_program=arguments.is_program)
         records = reuse.reusable_records(arguments.results, [spec], complain=warn)
     if records:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
@@ -103,6 +102,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, s
 
 
 def _spec(arguments: argparse.Namespace) -> RunSpec:
+    """Return the run that the options name, in a process with its environment."""
     variant, suite = load.find_variant(arguments.variant), suites.SUITES[arguments.suite]
     options.check_variants([variant], arguments.set)
 
@@ -110,6 +110,8 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
         spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
         return [options.apply(spec, arguments)]
 
+    # A restart of this process comes first: what follows may print, and download the corpus.
+    _set_environment(*build(options.data_spec(arguments)), is_program=arguments.is_program)
     (spec,) = options.available(arguments, build)
     return spec
 

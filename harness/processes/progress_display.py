@@ -48,7 +48,11 @@ class Display:
     def __init__(
         self, stream: TextIO, *, names: Mapping[str, str] | None = None, overall: Callable[[], str] | None = None
     ) -> None:
-        self._console = _Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        # Otherwise rich takes any stream for a terminal if FORCE_COLOR is set, as the kernel of Jupyter sets it.
+        is_terminal = stream.isatty()
+        self._console = _Console(
+            file=stream, force_terminal=is_terminal, markup=False, highlight=False, emoji=False, soft_wrap=True
+        )
         self._names, self._overall = names or {}, overall
         self._live: Live | None = None
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal

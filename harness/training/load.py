@@ -21,6 +21,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
 from harness.training import reuse
+from impls import registry
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -38,6 +39,14 @@ def find_variant(name: str) -> str:
     return name
 
 
+def choose_backend(settings: Mapping[str, Any] | None) -> None:
+    """Choose the backend of Keras that settings name, before the import of an external builder that imports Keras."""
+    if isinstance(settings, Mapping) and settings.get("framework") == "keras":
+        backend = settings.get("backend") or registry.BACKENDS[0]
+        if backend in registry.BACKENDS:
+            os.environ["KERAS_BACKEND"] = backend
+
+
 def base_spec(
     recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], suite: str | None, data: DataSpec, epochs: int
 ) -> RunSpec:
@@ -47,7 +56,8 @@ def base_spec(
     has the training of the variant of its name, or else of the tutorials.
 
     Raises:
-        ValueError: The first argument is something else, there is no such variant or suite, or `epochs` is no number.
+        ValueError: The first argument is something else, there is no such variant or suite, `epochs` is no number, or
+            the module of the variant has changed since it was imported.
     """
     if suite is not None and suite not in suites.SUITES:
         names = list(suites.SUITES)
@@ -79,6 +89,8 @@ def base_spec(
         variant = find_variant(f"{module}:{name}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
+    if ":" in variant:
+        reuse.imported_digest(variant)
     return suites.spec(size, variant, budget=budget, seed=0, data=data)
 
 
@@ -148,7 +160,12 @@ def load_model(
     if spec.recipe is None:
         find_variant(spec.variant)
     model = build_model(spec, dataset)
-    model.set_weights(weights)
+    try:
+        model.set_weights(weights)
+    except ValueError as error:
+        if not reuse.has_other_builder(record):
+            raise
+        raise ValueError(f"{reuse.other_builder(record)}, and its weights do not fit: {error}") from error
     return model
 
 

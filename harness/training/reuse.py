@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from harness.processes.machine import arithmetic_differences
 from harness.storage import checkpoint_files, locks, run_store
 from harness.storage.records import RunRecord
 from impls import registry
+
+_IMPORTED: dict[str, tuple[object, str]] = {}
+"""For each module: its spec, which a reload replaces, and the digest of its file when it was first asked for."""
 
 
 def reusable_records(
@@ -59,6 +63,24 @@ def has_other_builder(record: RunRecord) -> bool:
     recorded, variant = record.fingerprints.get("builder"), record.spec.variant
     external = record.spec.recipe is None and ":" in variant  # only such models execute the module
     return bool(recorded) and external and registry.source_digest(variant) != recorded
+
+
+def imported_digest(variant: str) -> str:
+    """Return the SHA-256 of the module of "package.module:NAME", as `registry.source_digest`.
+
+    Raises:
+        ValueError: The file has changed since an earlier call. Python still executes the code that it has imported.
+    """
+    digest, name = registry.source_digest(variant), variant.partition(":")[0]
+    spec = sys.modules[name].__spec__
+    if name not in _IMPORTED or _IMPORTED[name][0] is not spec:
+        _IMPORTED[name] = spec, digest
+    if _IMPORTED[name][1] != digest:
+        raise ValueError(
+            f"{variant!r}: the file of {name} has changed since Python imported it, and Python still has the earlier "
+            "code: restart Python (in a notebook, the kernel)"
+        )
+    return digest
 
 
 def other_builder(record: RunRecord) -> str:

@@ -153,9 +153,9 @@ class _Run:
         self.settings, self.guard, self._report = settings, guard, report
         # Read now, not at the end: the checkout may change while this process uses the code that it has loaded.
         self.environment = machine.environment(spec)
+        self.builder = reuse.imported_digest(spec.variant) if spec.recipe is None else ""
         self.model = build_model(spec, dataset)
         spec.check_positions("the model's max_length", registry.max_length(self.model))
-        self.builder = registry.source_digest(spec.variant) if spec.recipe is None else ""
         if arithmetic := machine.torch_arithmetic():
             # A model that sets its own precision ignores that of the process.
             products = getattr(self.model, "matmul_precision", None)

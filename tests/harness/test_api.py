@@ -167,7 +167,7 @@ def test_compare_looks_among_filtered_runs_only() -> None:
     with pytest.warns(UserWarning, match="learned_positions has 3 rows of runs: comparing .*framework=torch"):
         everywhere = runs.compare("learned_positions", "paper")  # in the only table with both
     assert everywhere.to_pandas().equals(compared.to_pandas())
-    with pytest.raises(ValueError, match="has no such variant or run"):
+    with pytest.raises(ValueError, match="these runs of .*published have no such variant or run"):
         runs.filter(budget="source").compare("learned_positions", "paper")
 
 

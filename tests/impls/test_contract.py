@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -171,6 +174,14 @@ def test_load_module_with_a_syntax_error_names_the_line(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"^'unfinished_module:build': .*unfinished_module\.py, line 3: \w"):
         registry.load("unfinished_module:build")
+
+
+def test_second_backend_of_a_process_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    keras: Any = ModuleType("keras")
+    keras.__spec__, keras.config = ModuleSpec("keras", None), SimpleNamespace(backend=lambda: "tensorflow")
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    with pytest.raises(ValueError, match="^backend 'torch': this process already runs Keras on 'tensorflow'.* kernel"):
+        registry.builder("transformer", "keras", "torch")
 
 
 def test_unknown_variant_suggests_nearest() -> None:

@@ -173,3 +173,17 @@ def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -
     assert mismatches([*records[:-1], replace(records[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     subwords = replace(records[-1], signatures={**records[-1].signatures, "bleu_tutorial": "tok:subwords"})
     assert mismatches([*records[:-1], with_digests(subwords, target_vocabulary="1" * 64)], "source") == []
+
+
+@pytest.mark.parametrize("budget", ["controlled", "source"])
+def test_seeds_of_two_versions_of_a_module_are_not_one_variant(budget: Budget) -> None:
+    built = [with_digests(run, builder="a" * 64) for run in runs("mine:build", "other:build", seeds=3, budget=budget)]
+    assert mismatches(built, budget) == []
+    others = [with_digests(built[2], builder="b" * 64), with_digests(built[3], builder="c" * 64)]
+    changed = [*built[:2], *others, *built[4:]]
+    lines = [line for line in mismatches(changed, budget) if line.startswith("module of ")]
+    assert lines == [
+        "module of mine:build: aaaaaaaaaaaa… in seeds 0, 1; bbbbbbbbbbbb… in seed 2",
+        "module of other:build: cccccccccccc… in seed 0; aaaaaaaaaaaa… in seeds 1, 2",
+    ]
+    assert mismatches([*built[:-1], with_digests(broken(built[-1]), builder="b" * 64)], budget) == []

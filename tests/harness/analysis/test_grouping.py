@@ -122,3 +122,9 @@ def test_departures_of_a_recipe_with_fewer_positions_than_the_usual_length() -> 
     recipe = replace(RECIPES["learned_positions"], max_length=60)  # type: ignore[call-arg]
     (table,) = groups([record(recipe=recipe, data=DataSpec(max_length=60))])
     assert not any("data settings" in reason for reason in table.departures)
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(1, "at most 1 update"), (2_000, "at most 2,000 updates")])
+def test_title_of_a_table_says_after_how_many_updates_its_runs_stop(updates: int, expected: str) -> None:
+    (table,) = groups([record(updates=updates)])
+    assert table.title.endswith(f", {expected}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,26 @@ def test_run_without_multi30k_uses_the_captions_and_says_so(capsys: pytest.Captu
     assert record.command == shlex.join(["python", "-m", "harness", *line])
     assert main([*line, *folder]) == 0
     assert "already completed" in capsys.readouterr().out
+
+
+def test_run_restarts_its_process_before_it_looks_for_the_corpus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def restart(spec: Any, is_program: bool) -> None:
+        raise SystemExit(spec.variant)
+
+    monkeypatch.setattr("harness.cli.run._set_environment", restart)
+    with pytest.raises(SystemExit, match="counting_model:build"):
+        main(["run", "counting_model:build", *SMALL[2:]])
+    assert capsys.readouterr().out == "", "what is printed before a restart is printed twice"
+
+
+@pytest.mark.parametrize("option", ["--direction=en-fr", "--set=data.test_split=test_2017_flickr"])
+def test_captions_do_not_replace_what_only_multi30k_has(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--variant", "counting_model:build", option, "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("bakeoff: MULTI30K_DIR=")
+    assert printed.out == ""
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -51,6 +51,15 @@ def test_display_in_a_log_writes_rare_plain_lines(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in stream.getvalue()
 
 
+def test_display_in_a_pipe_of_a_notebook_draws_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as the kernel of Jupyter sets it, also for the processes of a cell
+    stream = io.StringIO()
+    display = Display(stream)
+    display(training(remark="epoch 1/2 done"))
+    display.close()
+    assert stream.getvalue() == "x: epoch 1/2 done\n"
+
+
 def test_display_on_a_terminal_redraws_its_table_and_keeps_remarks() -> None:
     stream = Terminal()
     display = Display(stream, names={"x": "norm=rms s0"}, overall=lambda: "0 of 2 runs done")

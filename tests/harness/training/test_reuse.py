@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +111,46 @@ def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained
     assert reuse.same_training(tmp_path / "results", second) == trained
     module.write_text("from counting_model import build\nSCALE = 3\n")
     assert reuse.same_training(tmp_path / "results", second) is None
+    importlib.reload(sys.modules["retested_model"])
     assert "trained_as" not in train.run(second, tmp_path / "results").environment
+
+
+def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, results, run = tmp_path / "edited_model.py", tmp_path / "results", spec("edited_model:build", updates=2)
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    first = train.run(run, results)
+    module.write_text("from counting_model import build\nSCALE = 3\n")
+    expected = "^'edited_model:build': the file of edited_model has changed since Python imported it.*: restart Python"
+    with pytest.raises(ValueError, match=expected):
+        train.run(replace(run, seed=1), results)
+    with pytest.raises(ValueError, match=expected):
+        harness.run("edited_model:build", results=results)
+    assert [path.name for path in results.iterdir()] == [first.id]
+    importlib.reload(sys.modules["edited_model"])
+    assert train.run(replace(run, seed=1), results).fingerprints["builder"] != first.fingerprints["builder"]
+
+
+def test_weights_that_do_not_fit_a_changed_module_name_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "reshaped_model.py"
+    module.write_text("from counting_model import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trained = train.run(spec("reshaped_model:build", updates=2), tmp_path / "results")
+    module.write_text(
+        "from counting_model import CountingModel, _builder\n"
+        "class Reshaped(CountingModel):\n"
+        "    def set_weights(self, weights):\n"
+        "        raise ValueError('counts has shape (9,)')\n"
+        "build = _builder(Reshaped)\n"
+    )
+    importlib.reload(sys.modules["reshaped_model"])
+    expected = f"^{trained.id}: the module of reshaped_model:build has changed .*, and .* do not fit: counts has shape"
+    with pytest.raises(ValueError, match=expected):
+        harness.translate(trained.id, ["a dog"], results=tmp_path / "results", import_builder=True)
 
 
 def test_record_with_a_recipe_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
