@@ -32,7 +32,11 @@ EXAMPLES = (
     ("a small model on the built-in captions, in minutes", "paper --suite quick --corpus captions"),
     ("another dropout rate, seed and framework", "paper --set recipe.dropout=0.3 --seed 1 --framework keras"),
 )
-SENTENCES = {"de": "Ein Hund springt über einen Zaun.", "en": "A dog is jumping over a fence."}
+SENTENCES = {
+    "de": "Ein Hund springt über einen Zaun.",
+    "en": "A dog is jumping over a fence.",
+    "fr": "Un chien saute par-dessus une clôture.",
+}
 """A sentence of each source language, for an example."""
 
 

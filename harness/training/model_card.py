@@ -26,7 +26,11 @@ TOKENIZERS = {
 }
 MULTI30K = "Multi30k is for non-commercial research and education; cite Elliott, Frank, Sima'an and Specia (2016)."
 
-_SENTENCES = {"de": "ein hund springt über einen zaun .", "en": "a dog is jumping over a fence ."}
+_SENTENCES = {
+    "de": "ein hund springt über einen zaun .",
+    "en": "a dog is jumping over a fence .",
+    "fr": "un chien saute par-dessus une clôture .",
+}
 """The tokens of an example in each source language; for other languages there is only a place for one."""
 _CTRANSLATE2 = """\
 import ctranslate2

@@ -34,13 +34,14 @@ def reusable_records(
     stored = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
     records = [record for record in stored if record is not None]
     digests_of = functools.cache(text_digests)
+    if changed := [record for record in records if has_other_builder(record)]:
+        folders = [run_store.run_folder(results, record.id) for record in changed]
+        raise ValueError(
+            f"run {changed[0].id}: the module of {changed[0].spec.variant} has changed since it was trained: remove "
+            f"{', '.join(map(str, folders))} to run it again, or give the builder another name"
+        )
     for record in records:
         _remove_checkpoints(results, record.id)
-        if has_other_builder(record):
-            raise ValueError(
-                f"run {record.id}: the module of {record.spec.variant} has changed since it was trained: remove the "
-                f"folder {run_store.run_folder(results, record.id)} to run it again, or give the builder another name"
-            )
         if record.spec.data.corpus != "files":
             continue
         try:
@@ -48,10 +49,10 @@ def reusable_records(
         except ValueError as error:
             raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
         recorded = record.fingerprints.get("files") or {}
-        changed = [name for name, digest in digests.items() if recorded.get(name) != digest]
-        if changed:
+        other = [name for name, digest in digests.items() if recorded.get(name) != digest]
+        if other:
             raise ValueError(
-                f"run {record.id}: {changed[0]}={getattr(record.spec.data.files, changed[0])} has changed since it was "
+                f"run {record.id}: {other[0]}={getattr(record.spec.data.files, other[0])} has changed since it was "
                 f"trained on: remove the folder {run_store.run_folder(results, record.id)} to run it again, or name "
                 "other files"
             )

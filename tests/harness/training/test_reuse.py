@@ -85,11 +85,13 @@ def test_run_of_a_builder_whose_module_has_changed_is_refused(
     module.write_text("from counting_model import build\n")
     monkeypatch.syspath_prepend(tmp_path)
     run = spec("own_model:build", updates=2)
-    record = train.run(run, tmp_path / "results")
+    record, other = (train.run(replace(run, seed=seed), tmp_path / "results") for seed in (0, 1))
     assert train.run(run, tmp_path / "results") == record
     module.write_text("from counting_model import build\nSCALE = 3\n")
     with pytest.raises(ValueError, match=f"^run {record.id}: the module of own_model:build has changed since"):
         train.run(run, tmp_path / "results")
+    with pytest.raises(ValueError, match=f"remove [^ ]*{record.id}, [^ ]*{other.id} to run it again"):
+        reuse.reusable_records(tmp_path / "results", [record.spec, other.spec])
     words = ["translate", "--run", record.id, "--results", str(tmp_path / "results"), "--import-builder", "a dog"]
     assert main(words) == 0
     warning = "the module of own_model:build has changed since it was trained"
