@@ -18,7 +18,7 @@ from impls.recipes import TRAININGS
 
 FOLDER, CASED = ROOT / published_pages.TUNED, ROOT / published_pages.CASED
 RUNS = run_store.records(FOLDER)
-ON_CPU = run_store.records(ROOT / published_pages.SPEEDRUN)
+ON_CPU = run_store.records(ROOT / published_pages.TUNED_CPU)
 SECTION = " ".join(section("A strong recipe").split())
 DIRECTIONS = ("de-en", "en-de")
 
