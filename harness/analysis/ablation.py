@@ -67,8 +67,10 @@ class Tuned:
 class StudyEffects:
     """A study and its effects, which are empty if its runs are not comparable.
 
-    They are those of each field that was changed alone, of the fields that were crossed, if there are some, and with
-    pilots those at tuned learning rates.
+    Attributes:
+        fields: The effects of each field that was changed alone.
+        factorial: The effects of the fields that were crossed; None if there are none.
+        tuned: The effects at tuned learning rates; None without pilots.
     """
 
     study: Study

@@ -41,7 +41,7 @@ class NoiseEstimate:
 
     Attributes:
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows, which share so many `seeds`. The variance of several is that of paired differences.
+        rows: The number of rows, which share their `seeds`. The variance of several is that of paired differences.
         with_sentences: Whether the variance that the test sentences add is known.
     """
 

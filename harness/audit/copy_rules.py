@@ -113,7 +113,8 @@ def _suspects(runs: Sequence[_Results]) -> set[Pair]:
         names = ("nats", "texts", "distinct")
         nats, texts, distinct = (np.array([getattr(runs[place], name) for place in places]) for name in names)
         for low in range(len(places) - 1):
-            near = np.abs(nats[low + 1 :] - nats[low]) <= 2 * NEAR * np.abs(nats[low])
+            with np.errstate(invalid="ignore"):  # infinite losses
+                near = np.abs(nats[low + 1 :] - nats[low]) <= 2 * NEAR * np.abs(nats[low])
             compared = distinct[low + 1 :] & distinct[low]
             equal = compared & (texts[low + 1 :] == texts[low])
             fewest = np.maximum(max(FEWEST, VARIED * sentences), compared.sum(axis=1))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from keras_plants import PLANTS
-from parity_cases import NO_GRADIENT, VARIANTS, broken, case, compare
+from parity_cases import LOGITS, NO_GRADIENT, VARIANTS, broken, case, compare
 from worker_tasks import Crew, Task
 
 BACKENDS = ("tensorflow", "jax")
@@ -24,12 +24,15 @@ DEFAULT = {"torch": PLANTED, "tensorflow": PLANTED, "jax": {"learned_positions"}
 """The variants that are compared by default on each backend; all others are slow."""
 
 
-def tasks(backends: tuple[str, ...] = (*BACKENDS, "keras-torch"), *, size: str = "small") -> list[Any]:
-    """Return a parameter for each backend and variant, marked slow unless it is small and in `DEFAULT`."""
-    default = {} if size == "full" else DEFAULT
+def tasks(kind: str, backends: tuple[str, ...] = BACKENDS, *, size: str = "small") -> list[Any]:
+    """Return a parameter for each backend and variant, marked slow unless it is small and in `DEFAULT`.
+
+    That the tolerances are strict enough is tested on TensorFlow by default: it does not depend on the backend.
+    """
+    default = {} if size == "full" else {**DEFAULT, "jax": ()} if kind == "nudged" else DEFAULT
     return [
         pytest.param(
-            Task(backend, "parity", variant, size),
+            Task(backend, kind, variant, size),
             id=f"{variant} {backend}",
             marks=[] if variant in default.get(backend, ()) else [pytest.mark.slow],
         )
@@ -49,19 +52,19 @@ def agreement(task: Task, crew: Crew, record: Any) -> set[str]:
     return broken(agreements)
 
 
-@pytest.mark.parametrize("task", tasks())
+@pytest.mark.parametrize("task", tasks("parity", (*BACKENDS, "keras-torch")))
 def test_torch_and_keras_agree(task: Task, crew: Crew, record_property: Any) -> None:
     assert agreement(task, crew, record_property) == set()
 
 
-@pytest.mark.parametrize("task", tasks(size="full"))
+@pytest.mark.parametrize("task", tasks("parity", (*BACKENDS, "keras-torch"), size="full"))
 def test_torch_and_keras_agree_at_full_size_on_multi30k(
     task: Task, multi30k_folder: Path, crew: Crew, record_property: Any
 ) -> None:
     assert agreement(task, crew, record_property) == set()
 
 
-@pytest.mark.parametrize("task", tasks(("torch",)))
+@pytest.mark.parametrize("task", tasks("parity", ("torch",)))
 def test_compared_values_are_not_trivial(task: Task, crew: Crew) -> None:
     """Clipping is active, losses fall, gradients are not 0, and translations differ and end."""
     result, _ = crew.result(task)
@@ -75,6 +78,20 @@ def test_compared_values_are_not_trivial(task: Task, crew: Crew) -> None:
         assert len({tuple(words) for words in result[name].tolist()}) > parity_case.sentences / 2
         assert (result[f"{name} ties"] > 0).sum() <= parity_case.sentences / 5
     assert (result["greedy"] != result["beam"]).any()
+
+
+@pytest.mark.parametrize("task", tasks("nudged"))
+def test_relative_change_of_a_thousandth_in_any_tensor_fails(task: Task, crew: Crew) -> None:
+    expected, _ = crew.result(task.torch_task)
+    actual, _ = crew.result(task)
+    present = {name.removeprefix("gradient/") for name in expected if name.startswith("gradient/")}
+    assert actual.keys() == {name for name in present if not name.endswith(NO_GRADIENT)}
+    unnoticed = {
+        name: float(np.abs(wrong - expected["logits"]).max())
+        for name, wrong in actual.items()
+        if broken(compare({"logits": expected["logits"]}, {"logits": wrong})) != {"logits"}
+    }
+    assert not unnoticed, f"within the tolerance of {LOGITS}"
 
 
 @pytest.mark.parametrize(

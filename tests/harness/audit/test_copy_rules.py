@@ -182,3 +182,10 @@ def test_suspects_include_every_pair_with_equal_results(seed: int) -> None:
         replace(run, texts=run.texts + number / 10, nats=run.nats + 0.137 * number) for number, run in enumerate(runs)
     ]
     assert _suspects(unlike) == set(), "so that few of the pairs of many runs are compared"
+
+
+@pytest.mark.filterwarnings("error")
+def test_suspects_with_infinite_losses_are_found_without_warnings() -> None:
+    losses = [math.inf, *map(float, range(1, 40))]
+    runs = [results(folder_spec("learned_positions", seed), list(range(40)), losses) for seed in range(2)]
+    assert _suspects(runs) == {(0, 1)}
