@@ -34,7 +34,7 @@ ACTIVATIONS = {
     "tanh": Activation.Tanh,
 }
 CONVERTIBLE: dict[str, tuple[str, ...]] = {
-    "positions": ("learned", "sinusoidal", "none"),
+    "positions": ("learned", "sinusoidal", "rotary", "none"),
     "norm": ("layernorm", "handmade", "rms"),
 }
 """The values that the library supports; fields that are not listed support all values."""
@@ -179,6 +179,7 @@ def convert(
         "activation": ACTIVATIONS[recipe.activation],
         "ffn_glu": recipe.ffn == "gated",
         "rms_norm": recipe.norm == "rms",
+        "rotary_dim": 0 if recipe.positions == "rotary" else None,  # 0: all features of a head
     }
     encoder = TransformerEncoderSpec(recipe.layers, recipe.heads, **settings)
     decoder = TransformerDecoderSpec(recipe.layers, recipe.heads, **settings)
@@ -207,7 +208,8 @@ def _fill_side(
     layers, positions, words = names
     side.scale_embeddings = recipe.embedding_factor
     _set(embeddings, weight=weights[f"{words}.embedding"])
-    _set(side.position_encodings, encodings=position_vectors(recipe, weights, positions))
+    if hasattr(side, "position_encodings"):  # a rotary decoder has none; those of a rotary encoder are 0
+        _set(side.position_encodings, encodings=position_vectors(recipe, weights, positions))
     for index, layer in enumerate(side.layer):
         _fill_attention(layer.self_attention, weights, f"{layers}.{index}.self", fused=("query", "key", "value"))
         if layers == "decoder":

@@ -111,6 +111,6 @@ def test_weights_and_corpus_must_be_those_of_the_record_and_nothing_is_kept(tmp_
 
 
 def test_recipe_that_the_library_lacks_is_refused_by_its_setting(tmp_path: Path) -> None:
-    record = stored(tmp_path, replace(LEARNED, positions="rotary"))
-    with pytest.raises(ValueError, match=r"CTranslate2 with positions='rotary': it implements only 'learned'"):
+    record = stored(tmp_path, replace(LEARNED, positions="alibi"))
+    with pytest.raises(ValueError, match=r"CTranslate2 with positions='alibi': it implements only 'learned'"):
         translated(record, tmp_path)

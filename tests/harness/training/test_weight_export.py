@@ -164,7 +164,7 @@ def contents(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "recipe", "message"),
     [
-        ("ctranslate2", replace(LEARNED, positions="rotary"), "to ctranslate2: CTranslate2 with positions='rotary'"),
+        ("ctranslate2", replace(LEARNED, positions="alibi"), "to ctranslate2: CTranslate2 with positions='alibi'"),
         ("ctranslate2", replace(LEARNED, head_width=6), "CTranslate2 with head_width=6: it needs"),
         ("ctranslate2", GRU, "CTranslate2 implements Transformers, not the 'gru' recipe"),
         ("huggingface", replace(LEARNED, norm_order="pre"), "to huggingface: Marian with norm_order='pre'"),
