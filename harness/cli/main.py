@@ -60,6 +60,11 @@ COMMANDS = {
     "report": report,
 }
 """The commands by name. In the help, a module's docstring is the description; `EXAMPLES` are purposes and options."""
+EXAMPLES = (
+    ("train and compare the variants on built-in sentences, in minutes", "bench --corpus captions"),
+    ("the options of a command, with examples", "bench --help"),
+)
+"""The examples in the help of the program itself."""
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
 FOLDER_OPTIONS = ("--experiment", "--results", "--reports", "--checkpoint-folder", "--log", "--log-folder")
@@ -79,7 +84,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join(paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        is_flag = action.nargs == 0 and action.dest != "help"
+        is_flag = action.nargs == 0 and action.dest not in ("help", "version")
         return f"{action.help} (default: no)" if is_flag and "default" not in (action.help or "") else action.help
 
 
@@ -148,7 +153,8 @@ class _PrintCompletion(argparse.Action):
 
 
 def parser() -> Parser:
-    top = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
+    description = "Trains, measures and compares small translation models."
+    top = Parser(prog="bakeoff", description=description, formatter_class=HelpFormatter)
     top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
     shells = ("bash", "zsh", "tcsh")
     top.add_argument(
@@ -162,11 +168,12 @@ def parser() -> Parser:
         module.add_options(command_parser)
         command_parser.epilog = "\n\n".join(filter(None, [command_parser.epilog, _examples(name, module.EXAMPLES)]))
         command_parser.set_defaults(command=module.command)
+    top.epilog = _examples("", EXAMPLES)
     return top
 
 
 def _examples(name: str, examples: Sequence[tuple[str, str]]) -> str:
-    lines = [f"  # {purpose}\n  {command_line(f'{name} {words}').rstrip()}" for purpose, words in examples]
+    lines = [f"  # {purpose}\n  {command_line(f'{name} {words}'.strip())}" for purpose, words in examples]
     return "\n".join(["examples:\n", *lines])
 
 

@@ -22,7 +22,7 @@ SUMMARY = "list every setting that --set can change"
 EXAMPLES = (
     ("the settings of the default variant", ""),
     ("those of paper in the suite quick, trained as all others are", "paper --suite quick --budget controlled"),
-    ("those of your own recipe, as JSON", "mine:ROTARY --json"),
+    ("those of your own recipe, as JSON", "my_recipes:ROTARY --json"),
 )
 HELP = {
     "framework": "framework of the model: torch or keras",

@@ -12,6 +12,7 @@ from command_line import HEAVY, Refused, commands, imported, imported_by
 from places import ROOT
 from record_factory import record
 
+from harness.cli.main import main
 from harness.storage import run_store
 
 HARNESS = [sys.executable, "-m", "harness"]
@@ -25,6 +26,17 @@ for command in sys.argv[1:]:
 
 def test_help_of_every_command_imports_no_framework_and_no_pydantic() -> None:
     assert not imported(f"import sys{HELP}", "", *commands()) & {*HEAVY, "pydantic"}
+
+
+def test_help_of_the_program_shows_where_to_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOX_ENV_NAME", raising=False)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    *_, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    lines = [line.strip() for line in examples.splitlines() if "-m harness" in line]
+    assert lines == ["python -m harness bench --corpus captions", "python -m harness bench --help"]
 
 
 def test_main_without_the_libraries_says_how_to_install_them() -> None:
