@@ -68,9 +68,10 @@ def named_seeds(seeds: Sequence[int]) -> str:
 
 
 def first_few(names: Sequence[object], most: int = 3) -> str:
-    """Return the first names, and the number of the others: "a, b, c and 2 more"."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more
+    """Return the first names, and the number of the others if there are several: "a, b, c and 2 more"."""
+    if len(names) <= most + 1:
+        return ", ".join(map(str, names))
+    return f"{', '.join(map(str, names[:most]))} and {len(names) - most:,} more"
 
 
 def did_you_mean(value: object, words: Iterable[str]) -> str:

@@ -44,7 +44,9 @@ PAPER = TransformerRecipe(
     tying="output",
 )
 
-PAPER_BASE = replace(PAPER, name="paper_base", layers=6, width=512, ffn_width=2048)
+PAPER_BASE = replace(
+    PAPER, name="paper_base", source=f"{PAPER.source}; table 3, base size", layers=6, width=512, ffn_width=2048
+)
 
 BAHDANAU_GRU = GruRecipe(
     name="bahdanau_gru",

@@ -12,7 +12,7 @@ from harness.experiments.serialization import to_json
 from harness.experiments.specs import Budget
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import named_seeds, short_line
+from harness.text import first_few, named_seeds, short_line
 from impls.contract import GruRecipe, TransformerRecipe
 
 Kind = Literal[
@@ -207,7 +207,6 @@ def _weights(records: Sequence[RunRecord]) -> list[Mismatch]:
             against = " against ".join(", ".join(labels) for labels in sides.values())
             tensors.setdefault((seed, against), []).append(name)
     for (seed, against), names in tensors.items():
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        sides_text = f"{', '.join(names[:MOST_NAMES])}{more} differ: {against}"
+        sides_text = f"{first_few(names, MOST_NAMES)} differ: {against}"
         mismatches.append(Mismatch("weights", f"initial weights, seed {seed}", sides_text))
     return mismatches

@@ -84,17 +84,17 @@ class MetricLeaderboard:
         return 1 + conclusions.count(Conclusion.WORSE), len(ranking) - conclusions.count(Conclusion.BETTER)
 
     @property
-    def notes(self) -> list[str]:
-        """Remarks on the tests of this metric, in sentences."""
+    def note(self) -> str:
+        """What the tests of this metric assume and can find, in sentences; empty if there are none."""
         table, metric = self.comparisons, self.metric
         if not table.tests:
-            return []
+            return ""
         if self.seeds < LEAST_SEEDS:
-            return [f"{metric.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."]
+            return f"{metric.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."
         note = f"{metric.title}: {count(table.tests, 'comparison')} over {self.seeds} seeds{assumption(self.seeds)}"
         if table.detectable is not None:
             note += f"; a true difference of {table.detectable:.{metric.digits}f} is found with 80 % probability"
-        return [f"{note}.", *([table.moderation] if table.moderation else [])]
+        return f"{note}. {table.moderation}".rstrip()
 
 
 @dataclass(frozen=True)

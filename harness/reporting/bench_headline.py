@@ -130,5 +130,6 @@ def _still_improving(table: RunTable) -> str:
 
 
 def _names(labels: Sequence[str]) -> str:
-    more = [f"{len(labels) - MOST_NAMES} more"] if len(labels) > MOST_NAMES else []
-    return listed([*labels[:MOST_NAMES], *more])
+    if len(labels) <= MOST_NAMES + 1:
+        return listed(labels)
+    return listed([*labels[:MOST_NAMES], f"{len(labels) - MOST_NAMES} more"])

@@ -191,7 +191,7 @@ def _notes(judged: TableAnalysis) -> list[str]:
     notes = [short_line(line) for line in remarks]
     if boards and boards[0].seeds >= LEAST_SEEDS:
         notes.append("A rank lies between the significantly better and the significantly worse variants.")
-        notes += [line for board in boards for line in board.notes]
+        notes += [board.note for board in boards if board.note]
     notes += _hidden_speeds(judged)
     if any(len(row.counted) > 2 for row in judged.table.rows):
         notes.append("Ranges are 95 % intervals.")

@@ -81,15 +81,15 @@ def test_one_seed_with_equal_sentences_has_no_tie_and_no_rank_interval(tmp_path:
     assert board.rank_interval(board.ranking[1]) is None
 
 
-def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
-    tests, moderation = leaderboard(0.0, 0.1, 0.2, 0.3, 0.4).notes
+def test_leaderboard_note_names_detectable_difference_and_moderation() -> None:
+    tests, moderation = leaderboard(0.0, 0.1, 0.2, 0.3, 0.4).note.split("probability. ")
     assert re.fullmatch(
         r"sacreBLEU: 10 comparisons over 4 seeds, assuming normally distributed seed noise; "
-        r"a true difference of 0\.\d\d is found with 80 % probability\.",
+        r"a true difference of 0\.\d\d is found with 80 % ",
         tests,
     )
     assert "empirical Bayes" in moderation
-    assert ["assuming" in leaderboard(0.0, 0.1, 0.2, seeds=seeds).notes[0] for seeds in (5, 6)] == [True, False]
+    assert ["assuming" in leaderboard(0.0, 0.1, 0.2, seeds=seeds).note for seeds in (5, 6)] == [True, False]
 
 
 # Unequal seeds --------------------------------------------------------------------------------------------------------
