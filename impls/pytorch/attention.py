@@ -21,7 +21,7 @@ from impls.pytorch.torch_packing import Group
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotate each interleaved pair of features by the angle of its position.
+    """Rotate each interleaved pair of features by the angle of its position, as one complex product.
 
     Shapes: x [...,K]; positions broadcast to the other dimensions of x.
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
@@ -29,9 +29,9 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     width = x.shape[-1]
     pairs = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
     angle = positions[..., None].float() / 10_000 ** (pairs / width)
-    even, odd = x[..., 0::2], x[..., 1::2]
-    sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
-    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 has no complex numbers
+    numbers = torch.view_as_complex(exact.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(numbers * torch.polar(torch.ones_like(angle), angle)).flatten(-2).to(x.dtype)
 
 
 def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -101,21 +101,21 @@ class SelfAttention(Attention):
         """
         projected = self.query_key_value(x)
         if isinstance(others, PackedPositions):
-            return self.attend_packed(self._rotated(projected, others.positions), None, others)
-        query, key, value = self.split(projected, 3)
+            projected = self._rotated(projected, others.positions) if self.rotary else projected
+            return self.attend_packed(projected, None, others)
         if self.rotary:
             positions = torch.arange(x.shape[1], device=x.device) + (cache.length if cache is not None else 0)
-            query, key = rotate(query, positions), rotate(key, positions)
+            projected = self._rotated(projected, positions)
+        query, key, value = self.split(projected, 3)
         if cache is not None:
             key, value = cache.append(key, value)
         return self.attend(query, key, value, others)
 
     def _rotated(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return packed projections with queries and keys rotated if the recipe is rotary. Shapes: [N,3*H*K]."""
-        if not self.rotary:
-            return projected
+        """Return projections with rotated queries and keys. Shapes: [...,T,3*H*K], [T]."""
         heads = projected.unflatten(-1, (3, -1, self.key_width))
-        return torch.cat([rotate(heads[:, :2], positions[:, None, None]), heads[:, 2:]], dim=1).flatten(1)
+        queries_and_keys, values = heads.split([2, 1], dim=-3)
+        return torch.cat([rotate(queries_and_keys, positions[:, None, None]), values], dim=-3).flatten(-3)
 
 
 class CrossAttention(Attention):
