@@ -104,8 +104,8 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
     """Return the noise of finished runs of the plan, otherwise of another table in `results` or of published runs.
 
-    The table with most rows of the plan is preferred, then one on the same corpus, then one with models of the same
-    size, then that with most degrees of freedom.
+    The table with most rows of the plan is preferred, then one on the same test set, then one on the same corpus, then
+    one with models of the same size, then that with most degrees of freedom.
     """
     from harness.analysis.grouping import SIZES, groups
     from harness.analysis.power import estimate_noise
@@ -114,6 +114,7 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
         return tuple(getattr(spec.recipe, name, None) for name in SIZES)
 
     ids, corpora, sizes = {spec.id for spec in single}, {spec.data.corpus for spec in single}, set(map(size, single))
+    tests = set(map(_test_set, single))
     stored = {results: run_store.records(results, complain=warn)}
     of_plan = [record for record in stored[results] if replace(record.spec, seed=0).id in ids]
     estimate = estimate_noise(of_plan, metric, StoredFiles(results).sentences)
@@ -137,12 +138,17 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
             f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
 
-    def fit(runs: PilotRuns) -> tuple[int, bool, bool, float]:
+    def fit(runs: PilotRuns) -> tuple[int, bool, bool, bool, float]:
         rows = len(ids & {replace(record.spec, seed=0).id for record in runs.records})
-        same_corpus = runs.records[0].spec.data.corpus in corpora
-        return rows, same_corpus, any(size(run.spec) in sizes for run in runs.records), runs.estimate.noise.degrees
+        spec = runs.records[0].spec
+        same_size = any(size(run.spec) in sizes for run in runs.records)
+        return rows, _test_set(spec) in tests, spec.data.corpus in corpora, same_size, runs.estimate.noise.degrees
 
     return max(tables, key=fit)
+
+
+def _test_set(spec: RunSpec) -> str:
+    return f"{spec.data.corpus} {spec.data.direction}, {spec.data.test_set}"
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
@@ -179,9 +185,9 @@ def _assumptions(runs: PilotRuns, metric_name: str, single: Sequence[RunSpec]) -
         f"the standard deviation of a run over seeds{among} is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
         f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
-    planned = {spec.data.corpus for spec in single}
-    if planned.isdisjoint(record.spec.data.corpus for record in runs.records):
-        lines.append(f"These runs are on another corpus: on {listed(sorted(planned))}, noise and test set differ.")
+    planned = set(map(_test_set, single))
+    if planned.isdisjoint(_test_set(record.spec) for record in runs.records):
+        lines.append(f"These runs have another test set: on {listed(sorted(planned))}, the noise may differ.")
     if estimate.rows == 1:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if estimate.with_sentences:

@@ -149,7 +149,7 @@ class Forecast:
         self._ends.pop(run, None)
 
     def seconds(self) -> float | None:
-        """Return the remaining seconds, or None if they are unknown."""
+        """Return the remaining seconds, or None if they are unknown, as when a run has used up its estimate."""
         if not self.estimates:
             return None
         now = time.monotonic()
@@ -166,4 +166,4 @@ class Forecast:
             for run, seconds in expected.items()
             if run not in self._ended
         ]
-        return max(sum(remaining) / self.jobs, max(remaining, default=0.0))
+        return max(sum(remaining) / self.jobs, max(remaining, default=0.0)) or None

@@ -83,6 +83,6 @@ def describe(event: Event) -> str:
         parts = [f"epoch {event.epoch}/{event.epochs}, update {event.updates:,}/{event.all_updates:,}"]
         if event.tokens_per_second is not None:
             parts.append(f"{event.tokens_per_second:,.0f} tokens/s")
-    if event.remaining_seconds is not None and event.stage != "ended":
+    if event.remaining_seconds and event.stage != "ended":  # at 0, translations are still to be scored
         parts.append(f"{duration(event.remaining_seconds)} left")
     return ", ".join(parts)

@@ -109,7 +109,7 @@ def _runs(effects: StudyEffects) -> list[tuple[RunRecord, str]]:
 
 def sections(analysis: Analysis) -> list[Block]:
     """Return the ablation as sections of the report of runs, its tables disclosed; empty without any effect."""
-    if not any(effects.fields or effects.factorial for effects in analysis.studies):
+    if not any(map(_has_effect, analysis.studies)):
         return []
     limits = Items(tuple(ablation_findings.limits(analysis)))
     return [
@@ -120,6 +120,13 @@ def sections(analysis: Analysis) -> list[Block]:
         Disclosure("Effects in numbers", tuple(_tables(analysis)), "effects"),
         Disclosure("What the ablation does not show", (limits,), "limits"),
     ]
+
+
+def _has_effect(effects: StudyEffects) -> bool:
+    """Return whether an effect is known, or a recipe has diverged. Recipes without a common seed have no effect."""
+    fields = (*effects.fields, *(effects.factorial.main if effects.factorial else ()))
+    known = any(effect.mean is not None for field in fields for same in field.effects.values() for effect in same)
+    return known or (bool(fields) and any(cell.diverged for cell in effects.study.cells))
 
 
 def _figures(analysis: Analysis) -> list[Block]:

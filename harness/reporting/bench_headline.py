@@ -20,10 +20,16 @@ CONVERGED = 0.01
 """Training that lowers the validation loss by a larger share in its last epoch has not converged."""
 
 
-def headline(tables: Sequence[TableAnalysis]) -> Headline:
-    """Return the finding of the longest-trained table with a completed run, and its limits."""
+def headline(tables: Sequence[TableAnalysis], charted: Sequence[TableAnalysis]) -> Headline:
+    """Return the finding of the longest-trained table with a completed run, and its limits.
+
+    The arguments are as in `BenchAnalysis`.
+    """
     main = next((judged for judged in tables if any(row.completed for row in judged.table.rows)), tables[0])
-    return Headline(_finding(main), _caveat(main, len(tables)))
+    run = main.table.records[0].id
+    whole = next(judged.table for judged in charted if any(record.id == run for record in judged.table.records))
+    elsewhere = [row.label for row in whole.rows if row.completed and row.label not in main.labels]
+    return Headline(_finding(main), _caveat(main, len(tables), elsewhere))
 
 
 def _finding(judged: TableAnalysis) -> str:
@@ -93,11 +99,14 @@ def _margin(board: MetricLeaderboard) -> float:
     return first - other
 
 
-def _caveat(judged: TableAnalysis, tables: int) -> str:
+def _caveat(judged: TableAnalysis, tables: int, elsewhere: Sequence[str]) -> str:
     records, board, parts = judged.table.records, judged.leaderboards.get(MAIN), []
     if board is not None and board.ranking:
         others = f" ({count(tables - 1, 'other table')} below)" if tables > 1 else ""
         parts.append(f"this holds for this corpus, test set, size and budget alone{others}")
+    if elsewhere:
+        lack = "lacks" if len(elsewhere) == 1 else "lack"
+        parts.append(f"this table leaves out {_names(elsewhere)}, which {lack} some of its seeds")
     if repeated := overlap(records):
         parts.append(repeated)
     if lost := [record for record in records if record.status != "completed"]:

@@ -95,7 +95,7 @@ def document(
     records = [record for judged in charted for record in judged.table.records]
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",
-        headline=bench_headline.headline(tables),
+        headline=bench_headline.headline(tables, charted),
         warnings=tuple(report_sections.warnings(records, failures)),
         about=report_sections.about(records),
         blocks=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -188,5 +189,5 @@ def attention_heat_map(
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 3 / total), pad=0.01, aspect=25)
     bar.set_label("attention weight (each row sums to 1)")
     title = "Attention of each target token (down) to the source tokens (across)"
-    picture.suptitle(title, fontsize=11, fontweight="bold")
+    picture.suptitle(textwrap.fill(title, int(10 * picture.get_figwidth())), fontsize=11, fontweight="bold")
     plot_style.write(picture, path)

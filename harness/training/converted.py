@@ -29,7 +29,7 @@ Translate = Callable[[Sequence[Ids], DecodingSpec], Decoded]
 
 def check(record: RunRecord, *, device: str, compute_type: str) -> None:
     """Raise ValueError if CTranslate2 is missing, lacks the device or the number format, or the run has no recipe."""
-    weight_export.check_convertible(record, KIND)
+    weight_export.check_convertible(record, KIND, advice="use --engine native")
     reason = registry.missing_baseline(registry.COMPUTE_TYPES[compute_type], device)
     if reason:
         raise ValueError(reason)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import marshal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import psutil
 
 from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences
@@ -17,7 +21,7 @@ from harness.storage.records import RunRecord
 from impls import registry
 
 _IMPORTED: dict[str, tuple[object, str]] = {}
-"""For each module: its spec, which a reload replaces, and the digest of its file when it was first asked for."""
+"""For each module: its spec, which a reload replaces, and the digest of its file; "" if that had changed already."""
 
 
 def reusable_records(
@@ -70,18 +74,32 @@ def imported_digest(variant: str) -> str:
     """Return the SHA-256 of the module of "package.module:NAME", as `registry.source_digest`.
 
     Raises:
-        ValueError: The file has changed since an earlier call. Python still executes the code that it has imported.
+        ValueError: The file has changed since its import. Python still executes the code that it has imported.
     """
     digest, name = registry.source_digest(variant), variant.partition(":")[0]
     spec = sys.modules[name].__spec__
     if name not in _IMPORTED or _IMPORTED[name][0] is not spec:
-        _IMPORTED[name] = spec, digest
+        _IMPORTED[name] = spec, "" if digest and _edited_since_import(sys.modules[name]) else digest
     if _IMPORTED[name][1] != digest:
         raise ValueError(
             f"{variant!r}: the file of {name} has changed since Python imported it, and Python still has the earlier "
             "code: restart Python (in a notebook, the kernel)"
         )
     return digest
+
+
+def _edited_since_import(module: ModuleType) -> bool:
+    """Return whether a module's file was edited in this process's time and is not what its byte code was made from."""
+    path, cached = module.__file__, module.__spec__ and module.__spec__.cached
+    if not path or not cached or not Path(cached).is_file():
+        return False
+    if Path(path).stat().st_mtime < psutil.Process().create_time():
+        return False
+    imported = marshal.loads(Path(cached).read_bytes()[16:])  # after a header of 16 bytes
+    try:
+        return bool(imported != compile(Path(path).read_bytes(), path, "exec", dont_inherit=True))
+    except (SyntaxError, ValueError):
+        return True
 
 
 def other_builder(record: RunRecord) -> str:

@@ -38,7 +38,7 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
             folder is not empty or cannot be written.
     """
     if kind in registry.EXPORTS:
-        check_convertible(record, kind)
+        check_convertible(record, kind, advice="export --to safetensors takes any model")
     with _new_folder(folder) as temporary:
         dataset = of_run(record)
         weights = load.stored_weights(record, results, dataset)
@@ -50,13 +50,13 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
         files.write_bytes(temporary / CARD, model_card.text(record, dataset, kind).encode())
 
 
-def check_convertible(record: RunRecord, kind: str) -> None:
-    """Raise ValueError if a library is not installed, or a run has no recipe; the text says what to do."""
+def check_convertible(record: RunRecord, kind: str, *, advice: str) -> None:
+    """Raise ValueError if a library is not installed, or a run has no recipe; `advice` is what to do then."""
     registry.exporter(kind)
     if record.spec.recipe is None:
         raise ValueError(
             f"run {record.id}: its model is built by the external code {record.spec.variant!r}, and only recipes "
-            f"can be converted for {kind}; export --to safetensors takes any model"
+            f"can be converted for {kind}; {advice}"
         )
 
 

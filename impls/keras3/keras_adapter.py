@@ -189,7 +189,8 @@ class KerasModel:
     def _columns(self, positions: int) -> int:
         """Return the padded number of positions. Raises: ValueError beyond max_length."""
         most = self.max_length
-        padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
+        # At least 2, because Keras warns of a softmax over 1 position.
+        padded = bucket(positions, step=COLUMNS) if backend().buckets else max(2, positions)
         if most is None:
             return padded
         check_length(positions, most)

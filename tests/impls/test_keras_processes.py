@@ -247,3 +247,18 @@ def test_what_an_update_leaves_keeps_no_graph() -> None:
 
 def test_compilations_of_an_earlier_model_are_not_counted_again() -> None:
     assert numbers_after_an_update("jax", COUNT_COMPILATIONS) == [1, 0]
+
+
+@pytest.mark.slow
+def test_attention_of_an_empty_translation_gives_no_warning_on_torch() -> None:
+    code = """
+import warnings, numpy, impls
+from dataclasses import replace
+recipe = replace(impls.registry.recipe("learned_positions"), width=8, ffn_width=8, layers=1, heads=2)
+model = impls.build(recipe, 9, 9, framework="keras", backend="torch")
+warnings.simplefilter("error", UserWarning)
+attention = model.cross_attention(numpy.array([[2, 5, 3]], numpy.int32), numpy.array([[2]], numpy.int32))
+assert attention.shape == (1, 1, 2, 1, 3) and abs(attention.sum() - 2) < 1e-6
+"""
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,10 +107,10 @@ PLAN += ["--budget", "controlled", "--suite", "standard"]
 CAPTIONS = ["--corpus", "captions", "--tokenizer", "whitespace", "--jobs", "1"]
 
 
-def store_pilot(results: Path, deviation: float, seeds: int = 4) -> None:
+def store_pilot(results: Path, deviation: float, seeds: int = 4, options: Sequence[str] = ()) -> None:
     """Store runs of both variants whose sacreBLEU varies over seeds."""
     noise = np.random.default_rng(0)
-    for base in bench._plan(parser().parse_args([*PLAN, *CAPTIONS]))[1]:
+    for base in bench._plan(parser().parse_args([*PLAN, *CAPTIONS, *options]))[1]:
         if base.seed == 0:
             for spec in (replace(base, seed=seed) for seed in range(seeds)):
                 run = record(spec.variant, spec.seed)
@@ -162,10 +163,14 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
         "Nothing was run.",
     ):
         assert text in output
-    assert "These runs are on another corpus" not in output
-    pilot, other = seed_plan.PilotRuns(estimate, records, "a pilot"), replace(records[0].spec, data=DataSpec())
-    assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [other])
-    assert "These runs are on another corpus: on multi30k, " in "\n".join(assumptions)
+    assert "another test set" not in output
+    pilot = seed_plan.PilotRuns(estimate, records, "a pilot")
+    for data, name in (
+        (DataSpec(test_split="test_2017_mscoco"), "multi30k de-en, test_2017_mscoco"),
+        (replace(records[0].spec.data, direction="en-de"), "captions en-de, its test split"),
+    ):
+        assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [replace(records[0].spec, data=data)])
+        assert f"These runs have another test set: on {name}, the noise may differ." in assumptions
 
 
 @pytest.mark.usefixtures("no_published_runs")
@@ -186,7 +191,7 @@ def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
 
 
 def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any folder of published runs is read, and other settings on the same corpus come before another corpus."""
+    """Any folder of published runs is read, and other settings on the same test set come before another one."""
     published = seed_plan.PUBLISHED
     monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path)
     store_pilot(tmp_path / "captions", 0.3, seeds=3)
@@ -194,7 +199,13 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
         shutil.copytree(path, tmp_path / path.name)
     captions = run_store.records(tmp_path / "captions")[0].spec
     other = replace(captions, seed=0, threads=7)
-    for spec, folder in ((other, tmp_path / "captions"), (replace(other, data=DataSpec()), tmp_path)):
+    store_pilot(tmp_path / "english", 0.3, seeds=9, options=("--direction", "en-de"))
+    english = replace(other, data=replace(captions.data, direction="en-de"))
+    for spec, folder in (
+        (other, tmp_path / "captions"),
+        (english, tmp_path / "english"),
+        (replace(other, data=DataSpec()), tmp_path),
+    ):
         assert source(spec).endswith(f" {folder}")
 
 

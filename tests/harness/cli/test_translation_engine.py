@@ -108,6 +108,6 @@ def test_builders_and_a_missing_library_are_refused(
 ) -> None:
     external = stored(tmp_path, None)
     line = [command, "--results", str(tmp_path), "--run", external.id, *LIBRARY, *["a"] * (command == "translate")]
-    refused(line, "only recipes can be converted for ctranslate2")
+    refused(line, "only recipes can be converted for ctranslate2; use --engine native")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(line, "'ctranslate2' is not installed: python -m pip install '.[baselines]'")

@@ -57,6 +57,17 @@ def test_forecast_without_estimates_is_unknown(clock: SimpleNamespace) -> None:
     assert forecast.seconds() is None
 
 
+def test_forecast_of_a_run_that_takes_longer_than_its_estimate_is_unknown(clock: SimpleNamespace) -> None:
+    forecast = Forecast({"a": Estimate(10.0)}, jobs=1)
+    forecast.start("a")
+    clock.seconds = 12.0
+    assert forecast.seconds() is None
+    forecast.note(Event(run="a", stage="translating", remaining_seconds=3.0))
+    assert forecast.seconds() == 3
+    forecast.note(Event(run="a", stage="translating", remaining_seconds=0.0))
+    assert forecast.seconds() is None
+
+
 def test_forecast_counts_the_rest_of_a_resumed_run(clock: SimpleNamespace) -> None:
     estimates = {"a": Estimate(40.0, 10.0), "b": Estimate(40.0, 10.0)}
     forecast = Forecast(estimates, jobs=1, progress={"a": 0.75})

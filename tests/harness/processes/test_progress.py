@@ -14,6 +14,13 @@ def test_event_round_trips_through_a_line() -> None:
     assert describe(event).startswith("epoch 1/0")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(8.0, "translating, 8 s left"), (0.0, "translating"), (None, "translating")]
+)
+def test_describe_without_a_remaining_time_names_none(seconds: float | None, text: str) -> None:
+    assert describe(Event(run="x", stage="translating", remaining_seconds=seconds)) == text
+
+
 @pytest.mark.parametrize("line", ["", "a warning of a library", "{}", '{"run": "x", "stage": "resting"}', "[1]"])
 def test_from_line_ignores_other_lines(line: str) -> None:
     assert from_line(line) is None

@@ -48,6 +48,13 @@ def test_report_of_two_recipes_that_differ_in_two_fields_has_no_ablation() -> No
     assert "Ablation" not in [block.text for block in find(blocks, Heading)]
 
 
+def test_report_of_two_recipes_without_a_common_seed_has_no_ablation() -> None:
+    base, other = LEARNED_POSITIONS, replace(LEARNED_POSITIONS, positions="rotary")
+    for seed, expected in ((1, False), (0, True)):
+        blocks = bench_report.document([run(base, 0, 2.0), run(other, seed, 1.9)]).blocks
+        assert ("Ablation" in [block.text for block in find(blocks, Heading)]) == expected
+
+
 def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> None:
     records = [
         *runs(

@@ -67,6 +67,13 @@ def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
     assert [group.budget for group in groups([*runs(seeds=1), *beside_shorter])] == ["controlled", "source"]
 
 
+def test_headline_of_a_table_split_by_seeds_names_the_rows_that_its_part_lacks() -> None:
+    records = [*runs("paper", "learned_positions", seeds=3), *runs("conv_ffn", seeds=1)]
+    caveat = bench_report.document(records).headline.caveat
+    assert "This table leaves out conv_ffn, which lacks some of its seeds." in caveat
+    assert "leaves out" not in bench_report.document(records[:-1]).headline.caveat
+
+
 @pytest.mark.parametrize(
     ("device", "load", "has_rates"),
     [("cpu", None, False), ("cpu", 4.9, True), ("cpu", 5.1, False), ("cuda", 1.9, True), ("cuda", 2.1, False)],

@@ -328,6 +328,17 @@ def test_attention_is_drawn_head_by_head(layers: int, heads: int, tmp_path: Path
     assert is_drawn(imread(tmp_path / "heads.png")[..., :3])
 
 
+def test_title_of_the_attention_to_a_short_sentence_fits_into_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures: list[Figure] = []
+    monkeypatch.setattr(plot_style, "write", lambda picture, path: pictures.append(picture))
+    concept_plots.attention_heat_map(np.ones((1, 1, 1, 2)), list("ab"), ["a"], tmp_path / "heads.png")
+    (title,) = pictures[0].findobj(lambda artist: isinstance(artist, Text) and "Attention" in artist.get_text())
+    box = title.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= pictures[0].bbox.width
+
+
 def test_attention_of_the_wrong_shape_or_ending_is_refused(tmp_path: Path) -> None:
     weights = np.ones((1, 1, 2, 3))
     with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 2, 3\): expected .*4 target tokens, 3 source"):

@@ -21,10 +21,9 @@ from pages_factory import write
 from places import FIXTURES
 from record_factory import record, runs, with_digests
 
-from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline
+from harness.reporting import bench_report
 from harness.reporting.translation_explorer import TranslationColumn, explorer
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -196,7 +195,7 @@ def test_headline_claims_no_more_than_its_seeds_allow(seeds: int, steps: tuple[i
         step = dict(zip(TWO, steps, strict=True))
         bleu = {run.id: 30.0 + step[run.spec.variant] * run.spec.seed % 5 for run in records}
         records = [replace(run, scores={"bleu_sacre": bleu[run.id]}) for run in records]
-    finding = bench_headline.headline(analyse_bench(records).tables).finding
+    finding = bench_report.document(records).headline.finding
     number = {1: "1 seed)", 2: "2 seeds, "}.get(seeds, f"{seeds} seeds, 95 % interval ")
     assert re.match(rf"After 10 epochs learned_positions reaches \d\d\.\d sacreBLEU \({re.escape(number)}", finding)
     assert finding.endswith(ending)

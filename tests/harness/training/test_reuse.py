@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -115,6 +116,26 @@ def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained
     assert reuse.same_training(tmp_path / "results", second) is None
     importlib.reload(sys.modules["retested_model"])
     assert "trained_as" not in train.run(second, tmp_path / "results").environment
+
+
+def test_training_with_a_module_that_has_changed_before_the_first_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, results, run = tmp_path / "first_model.py", tmp_path / "results", spec("first_model:build", updates=2)
+    text = "from counting_model import build\nSCALE = 3\n"
+    module.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    importlib.import_module("first_model")
+    for edited in (text.replace("3", "4"), text + "("):
+        module.write_text(edited)
+        reuse._IMPORTED.clear()
+        with pytest.raises(ValueError, match="^'first_model:build': the file of first_model has changed since Python"):
+            train.run(run, results)
+    module.write_text(text)  # as a cell that writes the file and is executed twice
+    os.utime(module, (1e10, 1e10))
+    reuse._IMPORTED.clear()
+    assert train.run(run, results).status == "completed"
 
 
 def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
