@@ -76,11 +76,13 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     runs = _pilot_runs(single, goal.metric, arguments.results)
     noise, level = runs.estimate.noise, runs.estimate.level
     metric, scale = LEADERBOARD[goal.metric], runs.estimate.scale
-    rows = max(2, *Counter(spec.budget for spec in single).values())
+    planned = max(Counter(spec.budget for spec in single).values())
+    rows = max(2, planned)
+    pair = f"two of {rows} rows" if planned > 1 else "this row and another, whose runs are not counted"
     comparisons = rows * (rows - 1) // 2
     difference = scale.natural(goal.difference, level)
     say(
-        f"To detect a true difference of {goal.difference:g} {metric.title} between two of {rows} rows "
+        f"To detect a true difference of {goal.difference:g} {metric.title} between {pair} "
         f"({count(comparisons, 'comparison')}, Holm's correction) with 80 % probability:"
     )
     seeds = seeds_needed(noise, difference, rows, comparisons)

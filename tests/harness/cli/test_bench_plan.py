@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -171,6 +172,16 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     ):
         assumptions = seed_plan._assumptions(pilot, "bleu_sacre", [replace(records[0].spec, data=data)])
         assert f"These runs have another test set: on {name}, the noise may differ." in assumptions
+
+
+def test_plan_of_one_row_counts_its_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_pilot(tmp_path, 0.3, seeds=3)
+    line = ["bench", "--variant", "paper", "--suite", "standard", *CAPTIONS, "--budget", "controlled"]
+    assert main([*line, "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
+    output = capsys.readouterr().out
+    assert "between this row and another, whose runs are not counted (1 comparison, Holm's correction)" in output
+    seeds, runs = re.search(r"(\d+) seeds: (\d+) runs", output).groups()  # type: ignore[union-attr]
+    assert seeds == runs
 
 
 @pytest.mark.usefixtures("no_published_runs")
