@@ -103,13 +103,17 @@ def test_groups_number_tables_of_one_title() -> None:
     ]
 
 
-def test_departures_name_three_changed_rows_and_count_the_others() -> None:
+@pytest.mark.parametrize(("heads", "named", "end"), [((1, 2, 4, 16), 4, ")"), ((1, 2, 4, 16, 32), 3, " and 2 more)")])
+def test_departures_name_three_changed_rows_and_count_several_others(
+    heads: tuple[int, ...], named: int, end: str
+) -> None:
     recipe = RECIPES["learned_positions"]
-    changed = [record(recipe=replace(recipe, heads=heads, norm_order="pre")) for heads in (1, 2, 4, 8, 16)]
+    changed = [record(recipe=replace(recipe, heads=number, norm_order="pre")) for number in heads]
     (table,) = groups([record(recipe=recipe), *changed])
     (reason,) = (reason for reason in table.departures if "recipe settings" in reason)
-    assert reason.count("norm_order=pre") == 3
-    assert reason.endswith(" and 2 more)")
+    assert reason.count("norm_order=pre") == named
+    assert reason.endswith(end)
+    assert ("more" in reason) == (named < len(heads))
 
 
 def test_departures_name_only_the_data_settings_that_differ() -> None:
