@@ -157,9 +157,9 @@ def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> No
 
 
 def _log_limits(drawn: Sequence[Axes], ends: Sequence[float], *, ticks: int) -> None:
-    """Make axes logarithmic with a margin on both sides of `ends`, at least a third of a decade wide."""
+    """Make axes logarithmic, at least a third of a decade wide, with margins that hold half of a value's label."""
     low, high = min(ends), max(ends)
-    margin = max(1.35, math.sqrt(2.2 / (high / low)))
+    margin = max(1.35, math.sqrt(2.2 / (high / low)), (high / low) ** 0.11)
     for axes in drawn:
         axes.set_xlim(low / margin, high * margin)
         plot_style.logarithmic(axes, "x", ticks=ticks)
