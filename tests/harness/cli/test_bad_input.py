@@ -18,6 +18,8 @@ BAD = {
     "compare": "are required: SIDE; see python -m harness compare --help",
     "bnch": "did you mean 'bench'?",
     "bench --sed 3": "there is no argument '--sed'; did you mean '--seed'?",
+    "bench --patience 3": "there is no argument '--patience'; give --set training.patience=VALUE\n",
+    "run --batch-size=8": "give --set training.batch_size=VALUE or --set decoding.batch_size=VALUE",
     "run --variant paper": "there is no argument '--variant'; give the variant without it",
     "run --config dropout.toml": "there is no argument '--config'\n",
     "check .": "there is no argument '.'; did you mean '--results .'?",
