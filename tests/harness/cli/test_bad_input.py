@@ -88,6 +88,7 @@ BAD = {
     "ablate --base bahdanau_gru": "base 'bahdanau_gru' is of the family 'gru', which has no field 'positions'",
     "ablate --base counting_model:build": "is a builder, which has no field",
     "ablate --base papre": "did you mean 'paper'?",
+    "ablate --field dropout": "; to compare values of another setting, train each with bench --set\n",
     "ablate --field norms": "'norms' is not one of positions, norm, ",
     "ablate --field norm=rmz": "norm: 'rmz' is not one of layernorm, handmade, rms, none; did you mean 'rms'?",
     "ablate --field norm=": "norm: '' is not one of layernorm",
