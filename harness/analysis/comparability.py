@@ -141,7 +141,11 @@ def _settings(record: RunRecord) -> dict[str, str]:
     dirty = " with other files than the commit's" if commit.get("dirty") else ""
     versions = environment.get("versions") or {}
     settings = {
-        **{name: value for name, value in flat_settings(record.spec).items() if name not in ("seed", "data.files")},
+        **{
+            name: value
+            for name, value in flat_settings(record.spec).items()
+            if name != "seed" and not name.startswith("data.files")
+        },
         "python": environment.get("python"),
         **{f"version of {name}": version for name, version in versions.items()},
         **(environment.get("variables") or {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Number
+from operator import attrgetter
 from typing import Any
 
 from harness.experiments.run_names import flat_settings
@@ -75,7 +76,7 @@ def _names(key: str, specs: Iterable[RunSpec]) -> Iterator[str]:
     """Yield the names that a setting accepts; none if it accepts more than certain names."""
     yield from NAMES.get(key, ())
     group, _, field = key.rpartition(".")
-    for owner in {type(getattr(spec, group) if group else spec) for spec in specs}:
+    for owner in {type(attrgetter(group)(spec) if group else spec) for spec in specs}:
         hint = typing.get_type_hints(owner).get(field)
         for part in (hint, *typing.get_args(hint)):
             if typing.get_origin(part) is typing.Literal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 from harness.analysis.grouping import TableRow
@@ -94,10 +95,21 @@ def _unlike_recipes(variants: dict[str, Fields]) -> Iterator[str]:
             if name not in recipe or value == recipe[name] or _in_proportion(name, fields, recipe):
                 continue
             built_in = [key for key in variants if key != variant and name in variants[key] and key in RECIPES]
-            unlike = [key for key in built_in if variants[key][name] != value]
+            share = _share(name, variant, fields)
+            unlike = [
+                key
+                for key in built_in
+                if variants[key][name] != value and (share is None or _share(name, key, variants[key]) != share)
+            ]
             if unlike:
                 expected = f"expected {recipe[name]!r} (its recipe) or the same value in {', '.join(unlike)}"
                 yield f"{name}={value!r} in {variant}, {expected}"
+
+
+def _share(name: str, variant: str, fields: Fields) -> Fraction | None:
+    """Return how large a size is, as a share of that of the variant's recipe; None for other fields."""
+    size = getattr(RECIPES[variant], name, None)
+    return Fraction(fields[name], size) if name in PROPORTIONAL and size and fields[name] else None
 
 
 def _in_proportion(name: str, fields: Fields, recipe: Fields) -> bool:

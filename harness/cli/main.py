@@ -123,6 +123,9 @@ class _CommandParser(Parser):
             name = argument.partition("=")[0].lstrip("-")
             if any(name == action.dest for action in self._actions if not action.option_strings):
                 return f"; give the {name} without it"
+            fields = [field for field in settings.HELP if field.rpartition(".")[2] == name.replace("-", "_")]
+            if "--set" in options and fields:
+                return f"; give {' or '.join(f'--set {field}=VALUE' for field in fields)}"
             close = did_you_mean(name, [option.removeprefix("--") for option in options])  # "--" alone is no likeness
             return close.replace("mean '", "mean '--")
         if "--results" in options and Path(argument).is_dir():

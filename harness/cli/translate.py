@@ -133,11 +133,12 @@ def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[
 
 
 def completed_run(results: Path, name: str) -> RunRecord:
-    """Return the completed run that an id or its beginning names, or the latest one of a variant."""
-    runs = run_store.completed(results, name)
-    runs = [run for run in runs if not changed_fields(run.spec)] or runs  # those of an ablation come last
-    if len(runs) > 1:
-        warn(f"using {runs[-1].id}, the latest of {len(runs)} runs of {name}")
+    """Return the completed run that an id or its beginning names, or the latest of a variant, if any of its recipe."""
+    every = run_store.completed(results, name)
+    runs = [run for run in every if not changed_fields(run.spec)] or every  # those of an ablation come last
+    if len(every) > 1:
+        own = f" with its own recipe ({len(every)} in all)" if len(runs) < len(every) else ""
+        warn(f"using {runs[-1].id}, the latest of {text.count(len(runs), 'run')} of {name}{own}")
     record = runs[-1] if runs else run_store.find(results, name)
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")

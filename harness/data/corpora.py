@@ -128,7 +128,8 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
     except ValueError as error:
         if expected is None:
             raise
-        raise ValueError(f"the text of the run is not available: {error}") from error
+        hint = "copy the files that it was trained on to the same paths"
+        raise ValueError(f"the text of the run is not available: {error}; {hint}") from error
     splits: dict[str, tuple[Lines, Lines]] = {}
     for split, word in zip(SPLITS, ("train", "validation", "test"), strict=True):
         source, target = f"{word}_source", f"{word}_target"

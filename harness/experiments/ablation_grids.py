@@ -73,7 +73,8 @@ def parse_field(text: str) -> tuple[str, tuple[str, ...]]:
     """
     field, equals, names = text.partition("=")
     if field not in FIELDS:
-        raise ValueError(f"{field!r} is not one of {', '.join(FIELDS)}{did_you_mean(field, FIELDS)}")
+        hint = did_you_mean(field, FIELDS) or "; to compare values of another setting, train each with bench --set"
+        raise ValueError(f"{field!r} is not one of {', '.join(FIELDS)}{hint}")
     chosen = names.split(",") if equals else levels(field)
     for name in chosen:
         if name not in levels(field):

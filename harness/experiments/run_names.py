@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.experiments.serialization import canonical_json, to_json
@@ -18,17 +18,16 @@ _json = functools.lru_cache(maxsize=10_000, typed=True)(canonical_json)
 
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
-    """Return all settings of a run except its seed, by dotted name such as "recipe.norm"; objects as JSON text."""
-    settings: dict[str, Any] = {}
-    for name, value in {**to_json(spec), "seed": 0}.items():
+    """Return all settings of a run except its seed, by dotted name such as "recipe.norm", "data.files.test_source"."""
+    return dict(_leaves({**to_json(spec), "seed": 0}, ""))
+
+
+def _leaves(settings: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
         if isinstance(value, dict):
-            inner = {f"{name}.{key}": item for key, item in value.items() if key not in ("name", "source", "family")}
-            settings.update(
-                {key: canonical_json(item) if isinstance(item, dict) else item for key, item in inner.items()}
-            )
-        else:
-            settings[name] = value
-    return settings
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif not prefix or name not in ("name", "source", "family"):
+            yield prefix + name, value
 
 
 def run_names(specs: Sequence[RunSpec]) -> list[str]:

@@ -46,8 +46,10 @@ def _finding(judged: TableAnalysis) -> str:
     assert estimate.mean is not None
     interval = interval_words(estimate, 1)
     seeds = count(estimate.n, "seed") + (f", {interval}" if interval else "")
-    longest = max((record.curve for record in row.records), key=len)
-    limit, length = row.records[0].spec.updates, count(len(longest), "epoch")
+    curves = sorted((record.curve for record in row.counted), key=len)
+    shortest, longest = curves[0], curves[-1]
+    fewer = f"{len(shortest)} to " if len(shortest) < len(longest) else ""  # of runs that stopped early
+    limit, length = row.records[0].spec.updates, f"{fewer}{count(len(longest), 'epoch')}"
     if longest and limit is not None and longest[-1].updates >= limit:
         length = count(limit, "update")
     after = f"After {length} " if longest else ""

@@ -89,7 +89,8 @@ def _settings(record: RunRecord) -> dict[str, Any]:
         "label": spec.variant,
         "table": "",
         **{name: getattr(spec, name) for name in ("variant", "budget", "seed")},
-        **{name: getattr(spec.data, name) for name in ("corpus", "direction", "test_split")},
+        **{name: getattr(spec.data, name) for name in ("corpus", "direction")},
+        "test_split": spec.data.test_set if spec.data.files else spec.data.test_split,
         **{name: getattr(spec, name) or "" for name in ("framework", "backend", "device", "threads", "precision")},
     }
 

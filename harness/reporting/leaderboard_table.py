@@ -28,8 +28,8 @@ EXPLANATIONS = {
     "controlled table stands there only; the ablation shows both together.",
 }
 STOPPED_EARLY = (
-    "The same optimiser and batches for all, each until its validation loss no longer falls, so the numbers of updates "
-    "may differ; architecture, initial values and dropout are those of each recipe."
+    "The same optimiser and batches for all, each until its validation loss no longer falls, or for all epochs, so the "
+    "numbers of updates may differ; architecture, initial values and dropout are those of each recipe."
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import os
 import re
 import textwrap
 import zlib
@@ -154,6 +155,15 @@ def short(label: str, *, width: int = 24) -> str:
     return f"{line[:width]}\n{line[width:]}"
 
 
+def shorts(labels: Sequence[str], *, width: int = 24) -> list[str]:
+    """Return labels as `short` does, without the words that all begin with if their cut labels would be equal."""
+    cut = [short(label, width=width) for label in labels]
+    if len(set(cut)) == len(set(labels)):
+        return cut
+    start = os.path.commonprefix(list(labels)).rfind(" ") + 1
+    return [short(label[start:], width=width) for label in labels]
+
+
 # Axes and labels ------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +221,7 @@ def name_rows(
 
     `bold` has the indices of names that stand out, `widths` the characters of a line in the wide and narrow layout.
     """
-    labels = [short(name, width=widths[LAYOUTS.index(layout)]) for name in names]
+    labels = shorts(names, width=widths[LAYOUTS.index(layout)])
     for axes in drawn:
         axes.set_yticks(range(len(names)), labels, fontsize=8.5 if layout == "narrow" else 9.5)
         axes.tick_params(axis="y", length=0)

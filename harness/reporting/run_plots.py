@@ -128,12 +128,14 @@ def learning_curves(curves: Sequence[Panel], chart: CurveChart, *, layout: Layou
     )
     for axes in grid.flat[len(curves) :]:
         axes.set_visible(False)
-    for index, (axes, panel) in enumerate(zip(grid.flat, curves, strict=False)):
+    names = plot_style.shorts([panel.label for panel in curves], width=longest)
+    for index, (axes, panel, name) in enumerate(zip(grid.flat, curves, names, strict=False)):
         if index:
             _line(axes, curves[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
         _draw(axes, panel, chart)
         axes.set_gid(plot_style.series(panel.label))
-        axes.set_title(plot_style.short(panel.label, width=longest), fontsize=9.5 if layout == "wide" else 8)
+        size = 9.5 if layout == "wide" else 8
+        axes.set_title(name, fontsize=size * min(1, (longest + 4) / max(map(len, name.split("\n")))))
         is_lowest = index + columns >= len(curves)
         axes.tick_params(labelbottom=is_lowest)
         axes.set_xlabel("epoch" if is_lowest else "")
@@ -301,12 +303,13 @@ def quality_against_speed(
     picture, drawn = plot_style.row_panels(layout, 11, max(3.6, 1 + 0.42 * len(rows)), len(names))
     for axes, name in zip(drawn, names, strict=True):
         ends = []
-        for row, label, style in zip(rows, labels, plot_style.row_styles(rows), strict=True):
+        texts = plot_style.shorts(labels, width=15 if layout == "narrow" else 24)
+        for row, label, text, style in zip(rows, labels, texts, plot_style.row_styles(rows), strict=True):
             if (point := _speed_and_quality(row, name)) is not None:
                 x, y = point
                 tip = f"{label}: {METRICS[MAIN].format(y)}, {significant_digits(x)} {METRICS[name].unit}"
                 axes.plot([x], [y], gid=plot_style.series(label, tip), zorder=3, **_point(style, size=8))
-                ends.append((x, y, plot_style.short(label, width=15 if layout == "narrow" else 24), style))
+                ends.append((x, y, text, style))
         xs, ys = [x for x, *_ in ends], [y for _, y, *_ in ends]
         front = pareto_front(list(zip(xs, ys, strict=True)))
         axes.plot(*zip(*front, strict=True), color="#BBBBBB", lw=1.2, zorder=1)

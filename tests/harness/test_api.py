@@ -16,6 +16,7 @@ import pytest
 import torch
 from command_line import HEAVY, imported
 from places import ROOT
+from record_factory import record
 from small_runs import TINY
 
 import harness
@@ -142,6 +143,14 @@ def test_filter_by_a_value_that_does_not_exist_names_the_accepted_ones(
 def test_filter_by_a_value_that_no_run_has_is_empty(ablation: api.Runs, tmp_path: Path) -> None:
     for value in ({"seed": 99}, {"variant": "paper"}, {"framework": "keras"}, {"norm": "rms"}, {"device": "cuda"}):
         assert len(ablation.filter(**value)) == len(api.Runs((), tmp_path).filter(**value)) == 0
+
+
+def test_filter_selects_runs_on_own_text_by_a_file(tmp_path: Path) -> None:
+    for name in ("test.tsv", "news.tsv"):
+        files = FileSpec(train_source="train.tsv", validation_source="valid.tsv", test_source=name)
+        run_store.save_record(tmp_path, record(data=DataSpec(corpus="files", files=files)))
+    run_store.save_record(tmp_path, record())
+    assert [run.record.spec.data.test_set for run in api.load(tmp_path).filter(test_source="news.tsv")] == ["news.tsv"]
 
 
 def test_leaderboard_has_intervals_and_html() -> None:

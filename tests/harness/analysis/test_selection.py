@@ -12,6 +12,7 @@ from compare_cases import FIRST, SECOND, save_record
 from record_factory import record
 
 from harness.analysis import selection
+from harness.experiments.specs import DataSpec, FileSpec
 from harness.storage import run_store
 from impls.recipes import RECIPES
 
@@ -44,6 +45,22 @@ def test_variant_with_several_rows_is_refused_with_names_for_each(variant_pair: 
         updates_text = name.partition("@updates=")[2]
         (side, _) = selection.find([name, f"{SECOND}@updates={updates_text}"], variant_pair, complain=pytest.fail)
         assert str(side.records[0].spec.updates).lower() == updates_text
+
+
+def test_find_by_a_name_that_the_refusal_offers_chooses_one_of_two_test_files(tmp_path: Path) -> None:
+    for test_file in ("/texts/test.tsv", "/texts/news.tsv"):
+        files = FileSpec(train_source="train.tsv", validation_source="valid.tsv", test_source=test_file)
+        for variant in (FIRST, SECOND):
+            run_store.save_record(tmp_path, record(variant, data=DataSpec(corpus="files", files=files)))
+    with pytest.raises(ValueError, match="2 rows of runs; choose one") as refusal:
+        selection.find([f"{FIRST}@seed=0", f"{SECOND}@seed=0"], tmp_path, complain=pytest.fail)
+    names = re.findall(r"'(learned_positions@[^']+)'", str(refusal.value).partition("choose one: ")[2])
+    assert [name.rpartition(",")[2] for name in names] == [
+        "test_source=/texts/news.tsv",
+        "test_source=/texts/test.tsv",
+    ]
+    (side, _) = selection.find([names[0], f"{SECOND}@test_source=/texts/news.tsv"], tmp_path, complain=pytest.fail)
+    assert side.records[0].spec.data.test_set == "news.tsv"
 
 
 def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(variant_pair: Path) -> None:

@@ -74,7 +74,7 @@ def test_translate_with_a_variant_uses_its_latest_run(
     with_two = capsys.readouterr()
     assert with_two.out == printed.out
     assert not printed.err
-    assert f"using {record.id}, the latest of 2 runs of learned_positions" in with_two.err
+    assert f"using {record.id}, the latest of 2 runs of learned_positions with its own recipe (3 in " in with_two.err
 
 
 def test_translate_reads_an_argument_as_a_line_of_a_file(of_run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from small_runs import TINY, spec
 
 from harness.experiments.overrides import override
 from harness.experiments.run_names import run_names
+from harness.experiments.specs import DataSpec, FileSpec
 
 
 def test_run_names_two_frameworks_name_framework_and_backend_without_none() -> None:
@@ -35,6 +36,13 @@ def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
         "norm=none activation=silu s0",
         "activation=gelu s0",
     ]
+
+
+def test_run_names_on_own_texts_have_the_files_that_differ() -> None:
+    paths = {f"{split}_source": f"/texts/{split}.tsv" for split in ("train", "validation", "test")}
+    base = replace(spec("learned_positions", TINY), data=DataSpec(corpus="files", files=FileSpec(**paths)))
+    news = replace(base, data=replace(base.data, files=FileSpec(**paths | {"test_source": "/texts/news.tsv"})))
+    assert run_names([base, replace(base, seed=1), news])[2] == "test_source=/texts/news.tsv s0"
 
 
 def test_run_names_of_several_variants_begin_with_them() -> None:

@@ -57,6 +57,13 @@ def test_headline_counts_updates_where_these_end_the_training() -> None:
     assert re.match(r"After \d+ epochs? paper reaches ", finding), "training ended before the limit"
 
 
+def test_headline_of_runs_that_stopped_early_has_their_fewest_and_most_epochs() -> None:
+    first, second = runs("paper", seeds=2, training=replace(TUTORIAL, patience=2))
+    early = replace(second, curve=second.curve[:4])
+    finding = bench_report.document([first, early]).headline.finding
+    assert finding.startswith(f"After 4 to {len(first.curve)} epochs paper reaches ")
+
+
 def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
     short = [replace(run, curve=run.curve[:2]) for run in runs(seeds=1)]
     longer = runs("paper", seeds=1, budget="source")

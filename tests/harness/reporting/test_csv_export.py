@@ -12,7 +12,7 @@ from record_factory import broken, record, runs
 from test_leaderboard_table import leaderboard
 
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD
-from harness.experiments.specs import DataSpec
+from harness.experiments.specs import DataSpec, FileSpec
 from harness.reporting import csv_export
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -43,6 +43,12 @@ def test_csv_grouped_by_label_gives_the_leaderboard(tmp_path: Path) -> None:
         label = cells["variant"].value
         for name, head in (("parameters", "parameters"), ("training_tokens_per_second", "training tokens/s")):
             assert cells[head].value == pytest.approx(means.loc[label, name])
+
+
+def test_csv_of_own_text_names_its_test_file(tmp_path: Path) -> None:
+    files = FileSpec(train_source="train.tsv", validation_source="valid.tsv", test_source="/texts/news.tsv")
+    tables = saved([record(data=DataSpec(corpus="files", files=files)), record(seed=1)], tmp_path)
+    assert all(set(table["test_split"]) == {"news.tsv", "test_2016_flickr"} for table in tables)
 
 
 def test_csv_keeps_every_setting_that_differs_and_drops_other_metrics_first(tmp_path: Path) -> None:

@@ -310,6 +310,28 @@ def test_a_label_has_at_most_two_lines() -> None:
         assert max(map(len, lines)) <= 31
 
 
+FOUR = [
+    f"learned_positions (tying={tying}, label_smoothing={smoothing})"
+    for tying in ("all", "none")
+    for smoothing in (0.0, 0.1)
+]
+
+
+def test_learning_curves_of_long_names_have_titles_inside_the_picture() -> None:
+    picture = DRAW["curves"](rows(MANY[:4]), FOUR)
+    buffer = io.BytesIO()
+    plot_style.styled(picture.savefig)(buffer, format="png", dpi=picture.dpi)
+    for axes in picture.axes:
+        title = next(text for text in axes.findobj(Text) if text.get_text() == axes.get_title(loc="left"))
+        assert title.get_window_extent().x1 <= picture.bbox.x1
+
+
+@pytest.mark.parametrize("width", [15, 19, 21, 24, 27, 30])
+def test_short_names_of_settings_of_one_variant_differ(width: int) -> None:
+    assert len(set(plot_style.shorts(FOUR, width=width))) == len(FOUR)
+    assert plot_style.shorts(["paper", "conv_ffn"], width=width) == ["paper", "conv_ffn"]
+
+
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 

@@ -219,8 +219,9 @@ def test_record_of_someone_else_reads_no_other_local_text(
         path.write_text("private text\n", encoding="utf-8")
     monkeypatch.setattr(tokenizer_process, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
     message = f"the text of the run is not available: {path}: "
+    hint = "; copy the files that it was trained on to the same paths"
     for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
-        refused([*command, "--results", str(results)], message)
+        assert refused([*command, "--results", str(results)], message).rstrip().endswith(hint)
     outcomes = check(results).outcomes
     skipped = {outcome.rule.code for outcome in outcomes if any(message in reason for reason in outcome.skips)}
     assert len(skipped) >= 3
