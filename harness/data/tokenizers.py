@@ -27,6 +27,9 @@ UNKNOWN_TEXT = "\u2047"
 The word `<unk>` would count as three words in sacreBLEU's default tokenisation.
 """
 
+OPENING_QUOTES, CLOSING_QUOTES = "\u2018\u201c", "\u2019\u201d"
+"""The curved quotation marks of English, of which sacremoses knows only those of German."""
+
 
 @dataclass
 class TextTokenizer:
@@ -267,7 +270,8 @@ def _detokenise(tokens: tuple[str, ...], language: str) -> str:
             joined[-1] += token
         else:
             joined.append(token)
-    return str(_moses_detokenizer(language).detokenize(joined, unescape=False))
+    text = str(_moses_detokenizer(language).detokenize(joined, unescape=False))
+    return re.sub(f" (?=[{CLOSING_QUOTES}])", "", text) if language == "en" else text
 
 
 @functools.cache
@@ -281,7 +285,9 @@ def _with_unknown_text(tokens: Sequence[str]) -> list[str]:
 
 
 def _belong_together(before: str, token: str, language: str) -> bool:
-    if language == "en" and (token == "n't" or (before, token) == ("can", "not")):
+    if language == "en" and (token in ("n't", "n\u2019t") or (before, token) == ("can", "not")):
+        return True
+    if language == "en" and not before.strip(OPENING_QUOTES):
         return True
     if language == "fr" and (token == "\u2019" or before.endswith("\u2019")):
         return True

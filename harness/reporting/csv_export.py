@@ -64,11 +64,11 @@ def _column(name: str) -> str:
 
 
 def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write rows as CSV with their keys as columns; None and missing values are empty cells."""
+    """Write rows as CSV with their keys as columns; None and missing values are empty, and whole numbers have no ".0"."""
     import pandas as pd
 
     cells = [{cell(name): cell(value) for name, value in row.items()} for row in rows]
-    files.write_bytes(path, pd.DataFrame(cells).to_csv(index=False, lineterminator="\n").encode())
+    files.write_bytes(path, pd.DataFrame(cells).convert_dtypes().to_csv(index=False, lineterminator="\n").encode())
 
 
 def cell(value: Any) -> Any:

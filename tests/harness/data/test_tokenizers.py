@@ -75,7 +75,11 @@ CASES = [
     ("whitespace", "en", " A  t-shirt. ", "lower", ["a", "t-shirt."]),
     ("whitespace", "de", "Ein Hund", "kept", ["Ein", "Hund"]),
 ]
-OTHERS = [("de", "Der Mann („Opa“) trägt T-Shirts."), ("fr", "L'homme s\u2019assoit, n'est-ce pas ?")]
+OTHERS = [
+    ("de", "Der Mann („Opa“) trägt T-Shirts."),
+    ("fr", "L'homme s\u2019assoit, n'est-ce pas ?"),
+    ("en", "\u201cA dog\u2019s bone,\u201d says Tom. \u201cI don\u2019t want \u2018no\u2019.\u201d"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ def test_csv_files_hold_every_run_and_every_epoch(tmp_path: Path) -> None:
     records = [record(), record("evil.mod:$\\frac{x}_y"), broken(record("paper"))]
     table, curves = saved(records, tmp_path)
     assert dict(zip(table["run"], table["status"], strict=True)) == {run.id: run.status for run in records}
+    assert table["parameters"].isna().any()
+    assert f",{records[0].sizes['parameters']}," in (tmp_path / csv_export.RUNS).read_text(encoding="utf-8")
     for run in records:
         losses = curves[curves["run"] == run.id].sort_values("epoch")["validation_loss_nats"]
         assert losses.tolist() == pytest.approx([epoch.validation_loss for epoch in run.curve])
