@@ -23,7 +23,7 @@ CAUSES = {
     "neither parameters nor buffers?",
     9: "An update at rate 0 changes weights. Does the module change them itself, or is there weight decay?",
     10: "The loss does not fall. Does `decode` return probabilities instead of logits, is a part cut off by `detach`, "
-    "or are initial weights too large?",
+    "or are initial weights all 0 or too large?",
     11: "The seed does not determine the training, or not every weight. Are random numbers drawn outside of torch, or "
     "are constants parameters instead of buffers?",
     12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",

@@ -5,6 +5,7 @@ By default the laws run on the combined recipes and on the variants, on small ba
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
@@ -285,6 +286,21 @@ def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, mo
     (result,) = check(named("raising_model:build", fast=True), laws={2})
     assert result.raised
     assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
+
+
+def test_laws_of_a_model_whose_weights_are_all_0_say_so_in_a_few_words() -> None:
+    words = models_under_test.SMALLEST_VOCABULARY
+
+    def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+        recipe = replace(ONE_LAYER, dropout=dropout)
+        model = impls.build(recipe, words, words, training=training, seed=seed)
+        model.set_weights({name: np.zeros_like(weight) for name, weight in model.weights().items()})
+        return model
+
+    found = list(check(ModelUnderTest(build, words, words, fast=True), laws={10, 11}))
+    assert re.search(r"from \d\.\d{3} to \d\.\d{3} nats per token, expected \d\.\d{3} at most$", found[0].detail)
+    assert re.fullmatch(r"two seeds give the same [\w.]+, [\w.]+, [\w.]+ and \d+ more", found[1].detail)
+    assert "are initial weights all 0 or too large?" in diagnosis(found)
 
 
 def test_documentation_has_the_causes_of_every_law() -> None:
