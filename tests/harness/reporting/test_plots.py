@@ -188,7 +188,7 @@ def test_panels_of_runs_that_failed_before_training_are_left_out() -> None:
     table = rows([broken(record("conv_ffn"), curve=()), record("paper"), broken(record("plain"), curve=())])
     labels = [row.label for row in table]
     (panel,) = run_plots.panels(table, labels, LOSSES)
-    assert (table[0].variant, panel.label) == ("conv_ffn", "paper"), "an empty first panel would be the grey reference of the others"
+    assert (table[0].variant, panel.label) == ("conv_ffn", "paper"), "the first panel is the grey line of the others"
     assert run_plots.panels(table[:1], labels[:1], LOSSES) == []
 
 
