@@ -13,7 +13,7 @@ CAUSES = {
     "mask, and does `decode` use the whole memory?",
     1: "A result has the wrong shape, type or sum. The message names it.",
     4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
-    "an RNN?",
+    "an RNN? In Keras, where dropout has fixed seeds in evaluation: is it active there (`training=True`)?",
     5: "A sentence sees others of its batch. Are the batch and another dimension exchanged (`batch_first=True`), or is "
     "something averaged over the batch?",
     6: "`step` and `decode` disagree. Does `step` use the right position, and return all of its state?",

@@ -245,6 +245,7 @@ def test_law_result_str_is_one_line() -> None:
         ({1: "off by 0.1", 2: "other bits", 14: "off by 0.1"}, "Start with law 2: Two evaluations of the same input"),
         ({1: "off by 0.1", 3: "off by 0.1"}, "Start with law 3: A prediction sees later target words"),
         ({8: "other bits", 13: "other bits"}, "Start with law 8: The weights do not determine the results. Are layers"),
+        ({4: "off by 0.1", 5: "off by 0.1"}, "Start with law 4: Padding changes a result."),
         ({2: "other bits", 4: "logits: off by nan"}, "Start with law 4: Numbers are not finite"),
     ],
 )
@@ -252,6 +253,10 @@ def test_diagnosis_names_the_law_to_start_with(broken: dict[int, str], start: st
     law_results = [LawResult(number, "name", number not in broken, broken.get(number, "")) for number in range(1, 15)]
     assert diagnosis(law_results).startswith(start)
     assert bool(diagnosis(law_results)) is bool(broken)
+
+
+def test_diagnosis_of_law_4_asks_for_dropout_in_evaluation_which_no_earlier_law_finds_in_keras() -> None:
+    assert "dropout" in diagnosis([LawResult(2, "determinism", True), LawResult(4, "padding", False, "off by 0.1")])
 
 
 def test_diagnosis_of_an_error_names_no_cause_of_a_wrong_result() -> None:
