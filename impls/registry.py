@@ -199,12 +199,18 @@ def build_external(
     return model
 
 
-def check_computes(path: str, model: Seq2SeqModel, computes: str) -> None:
-    """Raise ValueError if the model of an external variant uses another framework or backend than `computes`."""
+def check_computes(path: str, model: Seq2SeqModel, framework: str, backend: str | None) -> None:
+    """Raise ValueError if the model of an external variant uses another framework or backend."""
     used = model.compilation().backend if isinstance(model, Compiling) else "torch"  # or no framework at all
-    if used != computes and used in BACKENDS:
-        choice = f"keras --backend {used}" if isinstance(model, Compiling) else "torch"
-        raise ValueError(f"{path!r} does not compute with {computes}: use --framework {choice}")
+    adapter = sys.modules.get("impls.keras3.keras_adapter")
+    in_keras = used != "torch" or (adapter is not None and isinstance(model, adapter.KerasModel))
+    may_be_both = not in_keras and isinstance(model, Compiling)  # a Keras model on torch that does not use the adapter
+    if used == (backend or framework) and (may_be_both or in_keras is (framework == "keras")) or used not in BACKENDS:
+        return
+    choice = {"framework": "keras", "backend": used} if in_keras else {"framework": "torch"}
+    chosen = f"keras on {backend}" if backend else framework
+    options = " ".join(f"--{name} {value}" for name, value in choice.items())
+    raise ValueError(f"{path!r} does not compute with {chosen}: use {options} (in Python: settings={choice})")
 
 
 def max_length(model: Seq2SeqModel) -> int | None:

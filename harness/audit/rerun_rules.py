@@ -66,7 +66,7 @@ def add(
     runs = [run for run in stored if run.parsed is not None and run.parsed.status in run_store.FINISHED]
     runs = [run for run in runs if run.record.curve and run.record.spec.recipe is not None]
     if not runs:
-        raise ValueError("--rerun: no completed run of a built-in recipe is among the runs")
+        raise ValueError("--rerun: no completed run of a recipe is among the runs; those of builders are left out")
     reruns = []
     for run in sorted(random.Random(seed).sample(runs, min(number, len(runs))), key=lambda run: run.name):
         first, last = run.record.curve[0].updates, run.record.curve[-1].updates

@@ -21,7 +21,8 @@ the machine or of the commit), a run that was repeated until its result was good
 detects invented runs: it trains N of them again for 50 updates and compares the digests of batches and weights. Weights
 are bit-identical only on the same machine, with the same versions, threads and commit. Elsewhere a difference proves
 nothing, and the warning W04 says so. --rerun-epoch also compares the training loss of the first epoch, up to 0.03 nats.
---rerun does not detect changes to later parts of a run, or seeds that were left out.
+--rerun leaves out the runs of builders, whose code it does not execute, and does not detect changes to later parts of a
+run.
 """
 
 SUMMARY = "test whether records are a fair comparison"

@@ -66,7 +66,7 @@ def command(arguments: argparse.Namespace) -> int:
     for variant, subject in subjects.items():
         model = subject.model()  # fails here once instead of in each law
         if arguments.framework is not None:
-            registry.check_computes(variant, model, backend or framework)
+            registry.check_computes(variant, model, framework, backend)
 
     broken, advice = 0, []
     for variant, subject in subjects.items():

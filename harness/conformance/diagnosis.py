@@ -13,7 +13,7 @@ CAUSES = {
     "mask, and does `decode` use the whole memory?",
     1: "A result has the wrong shape, type or sum. The message names it.",
     4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
-    "an RNN?",
+    "an RNN? In Keras, where dropout has fixed seeds in evaluation: is it active there (`training=True`)?",
     5: "A sentence sees others of its batch. Are the batch and another dimension exchanged (`batch_first=True`), or is "
     "something averaged over the batch?",
     6: "`step` and `decode` disagree. Does `step` use the right position, and return all of its state?",
@@ -23,7 +23,7 @@ CAUSES = {
     "neither parameters nor buffers?",
     9: "An update at rate 0 changes weights. Does the module change them itself, or is there weight decay?",
     10: "The loss does not fall. Does `decode` return probabilities instead of logits, is a part cut off by `detach`, "
-    "or are initial weights too large?",
+    "or are initial weights all 0 or too large?",
     11: "The seed does not determine the training, or not every weight. Are random numbers drawn outside of torch, or "
     "are constants parameters instead of buffers?",
     12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",

@@ -26,7 +26,7 @@ from harness.conformance.models_under_test import (
 from harness.data.batches import pad
 from harness.evaluation.search import Decoded, translate
 from harness.experiments.specs import DecodingSpec
-from harness.text import count
+from harness.text import count, first_few
 from impls.contract import EOS, PAD, SOS, UNK, Ids, Seq2SeqModel
 
 TIE = 1e-4
@@ -80,8 +80,9 @@ def learning(subject: ModelUnderTest) -> str:
             after = float(model.token_nats(batch).sum())
             if after <= least * before:
                 break
-        reason = f"from {before / batch.tokens:.3f} to {after / batch.tokens:.3f} nats per token"
-        require(after <= least * before, f"{updates} updates on {name}: {reason}, expected a share of {least} at most")
+        start, end, most = (f"{total / batch.tokens:.3f}" for total in (before, after, least * before))
+        message = f"{updates} updates on {name}: from {start} to {end} nats per token, expected {most} at most"
+        require(after <= least * before, message)
     return ""
 
 
@@ -93,7 +94,7 @@ def reproducibility(subject: ModelUnderTest) -> str:
     assert_same_bits("initial weights of the same seed", starts[1], starts[0])
     assert_same_bits("weights of the same seed after three updates", repeated, first)
     alike = [name for name, value in different.items() if np.array_equal(value, first[name])]
-    require(not alike, f"two seeds give the same {', '.join(alike)}")
+    require(not alike, f"two seeds give the same {first_few(alike)}")
     return ""
 
 

@@ -87,7 +87,8 @@ class Panel:
 def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[Panel]:
     """Return the panels of a chart; empty if no line has values of two epochs.
 
-    Of too many rows, the first and the best by the main metric have one.
+    A row without any value, such as that of a run that failed before its training, has none. Of too many rows, the
+    first and the best by the main metric have one.
     """
     scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
     best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
@@ -99,8 +100,9 @@ def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -
         for index, row in enumerate(rows)
         if index in (0, *best)
     ]
-    curves = [panel for panel in shown if any(np.isfinite(curve[0]).sum() > 1 for curve in panel.curves.values())]
-    return curves if chart.is_optional or not curves else shown
+    values = [max(np.isfinite(curve[0]).sum() for curve in panel.curves.values()) for panel in shown]
+    least = 2 if chart.is_optional or max(values, default=0) < 2 else 1
+    return [panel for panel, number in zip(shown, values, strict=True) if number >= least]
 
 
 def _curve(row: TableRow, field: str, scale: Scale) -> Reals:

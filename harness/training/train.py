@@ -126,7 +126,7 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
         return impls.build(spec.recipe, *words, **settings)
     model = registry.build_external(spec.variant, *words, **settings)
-    registry.check_computes(spec.variant, model, spec.computes)
+    registry.check_computes(spec.variant, model, spec.framework, spec.backend)
     return model
 
 

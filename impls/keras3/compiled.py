@@ -134,11 +134,14 @@ class Program:
             self.shapes = {name: tuple(variables[slot.variable].shape) for name, slot in self.slots.items()}
             if len(self.slots) != len(variables):
                 raise ValueError(f"{network.__name__}: layers with weights need different names")
-        self.seeds = [
-            variable
-            for variable in self.network.non_trainable_variables
-            if variable.path.endswith("seed_generator_state")
-        ]
+        constant = self.network.non_trainable_variables
+        self.seeds = [variable for variable in constant if variable.path.endswith("seed_generator_state")]
+        if len(self.seeds) != len(constant):
+            others = [variable.path for variable in constant if not variable.path.endswith("seed_generator_state")]
+            raise ValueError(
+                f"{kind.__name__}: {others[0]!r} is not trained, and only trained weights are stored: use trainable "
+                "layers without running statistics, such as LayerNormalization, and compute constants in `call`"
+            )
         self.seed_type = np.dtype(keras.backend.standardize_dtype(self.seeds[0].dtype)) if self.seeds else np.int64
         self.seconds: list[float] = []
         self.update = Compiled(self._update, self.seconds, donate=True)

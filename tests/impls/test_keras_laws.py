@@ -6,6 +6,7 @@ matrix is slow.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,11 @@ def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Cr
 def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: Crew) -> None:
     arrays, remarks = crew.result(task)
     assert np.abs(arrays["recipe"] - arrays["squared"]).max() > 1e-2
-    assert remarks["error"] == "SameNames: layers with weights need different names"
+    assert remarks["errors"][0] == "SameNames: layers with weights need different names"
+    for error, name, weight in zip(
+        remarks["errors"][1:], ("Normalised", "Frozen"), ("batch_norm/moving_mean", "outer/kernel"), strict=True
+    ):
+        assert re.search(f"^{name}: '.*{weight}' is not trained, and only trained weights are stored: use ", error)
 
 
 SMALL = ("base", "gru")

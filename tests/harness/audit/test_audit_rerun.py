@@ -119,7 +119,7 @@ def test_rerun_external_model_is_not_imported(tmp_path: Path, capsys: pytest.Cap
     record = write_run(tmp_path, folder_spec("learned_positions", 0))
     edit("spec.recipe", None, run=record.id)(tmp_path)
     assert main(["check", "--results", str(tmp_path), "--rerun", "1"]) == 2
-    assert "no completed run of a built-in recipe" in capsys.readouterr().err
+    assert "no completed run of a recipe is among the runs; those of builders are left out" in capsys.readouterr().err
 
 
 def test_rerun_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

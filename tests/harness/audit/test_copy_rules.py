@@ -22,6 +22,8 @@ from impls.contract import Training, TransformerRecipe
 
 pytestmark = pytest.mark.usefixtures("cache")
 
+RECIPE = folder_spec("learned_positions", 0).recipe
+
 
 def results(spec: RunSpec, texts: list[int], nats: list[float] | None = None, bleu: float = 20.0) -> _Results:
     """Return the results of a run: a number for each translation, and the losses of the sentences."""
@@ -64,6 +66,9 @@ def equal_parts(
         (10, 1_000, {"precision": "bfloat16", "noise": 1e-9}, False),  # of one seed, computed in another way
         (999, 1_000, {"threads": 2}, False),
         (1_000, 1_000, {"threads": 2}, True),
+        (999, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, False),  # with another epsilon
+        (1_000, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, True),
+        (10, 1_000, {"recipe": replace(RECIPE, norm="rms")}, True),
         (2, 40, {}, False),
         (3, 40, {}, True),
     ],
@@ -85,6 +90,9 @@ def test_copies_losses_are_reported_from_their_share(
         (100, {"bleu": (10.0, 95.0)}, False),
         (99, {"threads": 2}, False),
         (100, {"threads": 2}, True),
+        (99, {"recipe": replace(RECIPE, norm="handmade")}, False),
+        (100, {"recipe": replace(RECIPE, norm="handmade")}, True),
+        (60, {"recipe": replace(RECIPE, norm="rms")}, True),
     ],
 )
 def test_copies_translations_are_reported_from_a_share_that_grows_with_bleu(

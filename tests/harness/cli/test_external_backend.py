@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import Refused
@@ -12,6 +14,8 @@ from small_runs import OPTIONS
 
 from harness.cli.main import main
 from harness.storage import run_store
+from impls import registry
+from impls.contract import Training
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "one_process")
 
@@ -37,6 +41,31 @@ def test_laws_without_a_framework_accept_any_external_variant() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("chosen", "from_adapter", "accepted"),
+    [
+        (("keras", "torch"), True, True),
+        (("torch", None), True, False),  # as with KERAS_BACKEND=torch, but without --framework keras
+        (("keras", "jax"), True, False),
+        (("keras", "torch"), False, True),
+        (("torch", None), False, True),
+        (("keras", "jax"), False, False),
+    ],
+)
+def test_model_that_compiles_on_torch_is_accepted_in_its_framework(
+    chosen: tuple[str, str | None], from_adapter: bool, accepted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import backend_model
+
+    monkeypatch.setattr(backend_model, "BACKEND", "torch")
+    adapter = SimpleNamespace(KerasModel=backend_model.BackendModel if from_adapter else dict)
+    monkeypatch.setitem(sys.modules, "impls.keras3.keras_adapter", adapter)
+    model = backend_model.build(10, 10, training=Training(), seed=0)
+    message = "keras on jax: use --framework" if "jax" in chosen else "torch: use --framework keras --backend torch"
+    with contextlib.nullcontext() if accepted else pytest.raises(ValueError, match=f"does not compute with {message}"):
+        registry.check_computes("backend_model:build", model, *chosen)
+
+
 def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")  # as in the process of a run
     assert main(f"run backend_model:build {SMALL} {ON_JAX}".split()) == 0
@@ -52,8 +81,16 @@ def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("variant", "message"),
     [
-        ("backend_model:build --framework torch", "does not compute with torch: use --framework keras --backend"),
-        ("counting_model:build --framework keras", "does not compute with tensorflow: use --framework torch"),
+        ("backend_model:build --framework torch", "does not compute with torch: use --framework keras --backend "),
+        ("backend_model:build --framework torch", "(in Python: settings={'framework': 'keras', 'backend': '"),
+        (
+            "counting_model:build --framework keras",
+            "does not compute with keras on tensorflow: use --framework torch (in",
+        ),
+        (
+            "counting_model:build --framework keras --backend torch",
+            "does not compute with keras on torch: use --framework torch (in",
+        ),
     ],
 )
 def test_external_variant_in_another_framework_is_refused(

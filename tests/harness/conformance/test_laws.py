@@ -5,6 +5,7 @@ By default the laws run on the combined recipes and on the variants, on small ba
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
@@ -244,6 +245,7 @@ def test_law_result_str_is_one_line() -> None:
         ({1: "off by 0.1", 2: "other bits", 14: "off by 0.1"}, "Start with law 2: Two evaluations of the same input"),
         ({1: "off by 0.1", 3: "off by 0.1"}, "Start with law 3: A prediction sees later target words"),
         ({8: "other bits", 13: "other bits"}, "Start with law 8: The weights do not determine the results. Are layers"),
+        ({4: "off by 0.1", 5: "off by 0.1"}, "Start with law 4: Padding changes a result."),
         ({2: "other bits", 4: "logits: off by nan"}, "Start with law 4: Numbers are not finite"),
     ],
 )
@@ -251,6 +253,10 @@ def test_diagnosis_names_the_law_to_start_with(broken: dict[int, str], start: st
     law_results = [LawResult(number, "name", number not in broken, broken.get(number, "")) for number in range(1, 15)]
     assert diagnosis(law_results).startswith(start)
     assert bool(diagnosis(law_results)) is bool(broken)
+
+
+def test_diagnosis_of_law_4_asks_for_dropout_in_evaluation_which_no_earlier_law_finds_in_keras() -> None:
+    assert "dropout" in diagnosis([LawResult(2, "determinism", True), LawResult(4, "padding", False, "off by 0.1")])
 
 
 def test_diagnosis_of_an_error_names_no_cause_of_a_wrong_result() -> None:
@@ -285,6 +291,21 @@ def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, mo
     (result,) = check(named("raising_model:build", fast=True), laws={2})
     assert result.raised
     assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
+
+
+def test_laws_of_a_model_whose_weights_are_all_0_say_so_in_a_few_words() -> None:
+    words = models_under_test.SMALLEST_VOCABULARY
+
+    def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+        recipe = replace(ONE_LAYER, dropout=dropout)
+        model = impls.build(recipe, words, words, training=training, seed=seed)
+        model.set_weights({name: np.zeros_like(weight) for name, weight in model.weights().items()})
+        return model
+
+    found = list(check(ModelUnderTest(build, words, words, fast=True), laws={10, 11}))
+    assert re.search(r"from \d\.\d{3} to \d\.\d{3} nats per token, expected \d\.\d{3} at most$", found[0].detail)
+    assert re.fullmatch(r"two seeds give the same [\w.]+, [\w.]+, [\w.]+ and \d+ more", found[1].detail)
+    assert "are initial weights all 0 or too large?" in diagnosis(found)
 
 
 def test_documentation_has_the_causes_of_every_law() -> None:

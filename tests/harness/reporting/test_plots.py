@@ -184,6 +184,14 @@ def test_of_many_rows_the_first_and_the_best_have_panels() -> None:
     assert min(scores[number] for number in shown[1:]) > max(scores[number] for number in {*range(1, 20)} - {*shown})
 
 
+def test_panels_of_runs_that_failed_before_training_are_left_out() -> None:
+    table = rows([broken(record("conv_ffn"), curve=()), record("paper"), broken(record("plain"), curve=())])
+    labels = [row.label for row in table]
+    (panel,) = run_plots.panels(table, labels, LOSSES)
+    assert (table[0].variant, panel.label) == ("conv_ffn", "paper"), "the first panel is the grey line of the others"
+    assert run_plots.panels(table[:1], labels[:1], LOSSES) == []
+
+
 def test_cross_of_a_diverged_run_is_at_its_last_finite_loss() -> None:
     run = record("paper")
     lost = replace(run.curve[2], validation_loss=None, training_loss=None)
