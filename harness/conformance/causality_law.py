@@ -30,7 +30,7 @@ def causality(subject: ModelUnderTest) -> str:
     for position in range(batch.target_in.shape[1] - 1):
         later = np.arange(batch.target_in.shape[1]) > position
         logits_before = model.logits(batch.source, changed(batch.target_in, later))[:, : position + 1]
-        name = f"logits at positions 0 to {position} after a change of later target words"
+        name = f"logits up to position {position} after a change of later target words"
         assert_close(name, logits_before, logits[:, : position + 1])
     _real_causality(subject, model)
     _positions(subject)

@@ -64,7 +64,7 @@ def _column(name: str) -> str:
 
 
 def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write rows as CSV with their keys as columns; None and missing values are empty, and whole numbers have no ".0"."""
+    """Write rows as CSV with their keys as columns: missing values are empty, whole numbers without ".0"."""
     import pandas as pd
 
     cells = [{cell(name): cell(value) for name, value in row.items()} for row in rows]

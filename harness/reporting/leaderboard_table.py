@@ -22,8 +22,8 @@ OTHER_VOCABULARY = "*"
 EXPLANATIONS = {
     "controlled": "The same optimiser, batches and number of updates for all; architecture, initial values and dropout "
     "are those of each recipe.",
-    "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
-    "tokens only between equal vocabularies.",
+    "source": "Each variant with its own training, by default that of its source: compare sacreBLEU and chrF; "
+    "perplexity and BLEU on tokens only between equal vocabularies.",
     "tuned": "Each recipe with the learning rate that a pilot chose for it. A recipe whose best rate is that of the "
     "controlled table stands there only; the ablation shows both together.",
 }

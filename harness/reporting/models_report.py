@@ -34,7 +34,7 @@ def _page(links: tuple[tuple[str, str], ...]) -> bytes:
     """Return the page; a process that writes several reports draws it once."""
     report = Document(
         title="Models: what they are made of",
-        headline=Headline("The parts in which the variants differ: positions, masks, activations and learning rates."),
+        headline=Headline("Details of the variants: positions, masks, activations and learning rates."),
         origin="Made by Bakeoff from the formulas that the models use.",
         blocks=(
             *([Links(links)] if links else []),
