@@ -91,10 +91,16 @@ def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
 
 
 def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
-    """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table."""
+    """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table.
+
+    A table of other test sets, whose runs have the weights of runs of another table, has the same curves as that.
+    """
     blocks: list[Block] = [Heading("Learning curves", slug="curves")]
+    trained = {record.id for judged in tables for record in judged.table.records}
     for judged, slug in zip(tables, slugs(tables), strict=True):
         rows = judged.table.rows
+        if all(record.environment.get("trained_as") in trained for record in judged.table.records):
+            continue
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
         lost = any(row.completed < len(row.records) for row in rows)

@@ -43,6 +43,7 @@ COMMANDS = sorted({command for text in PAGES.values() for command in commands(te
 def test_harness_command_in_the_docs_parses(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in FILES:
         (tmp_path / file[1]).write_text(file[0], encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     parser().parse_args(shlex.split(command.split("python -m harness")[1]))
 

@@ -50,6 +50,14 @@ def test_unlike_runs_never_share_a_table() -> None:
     assert sum("data.training_pairs" in str(mismatch) for mismatch in find_mismatches(records, "controlled")) == 1
 
 
+@pytest.mark.parametrize("same_weights", [True, False])
+def test_learning_curves_of_the_same_weights_are_drawn_once(same_weights: bool) -> None:
+    trained, other = record(), record(data=DataSpec(test_split="test_2017_mscoco"))
+    other = replace(other, environment={**other.environment, **({"trained_as": trained.id} if same_weights else {})})
+    figures = [figure.name for figure in find(bench_report.document([trained, other]).blocks, Figure)]
+    assert sum(name.endswith("-loss") for name in figures) == 2 - same_weights
+
+
 def test_headline_counts_updates_where_these_end_the_training() -> None:
     finding = bench_report.document(runs("paper", seeds=1, updates=2)).headline.finding
     assert finding.startswith("After 2 updates paper reaches ")
