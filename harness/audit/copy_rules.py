@@ -148,7 +148,7 @@ def _same_results(first: _Results, second: _Results) -> Iterator[str]:
 def _without_threads_and_epsilon(spec: RunSpec) -> dict[str, Any]:
     """Return the settings without those that hardly change a short run, so that single equal results prove nothing."""
     settings: dict[str, Any] = to_json(spec)
-    recipe = settings["recipe"] | {"norm_epsilon": None}
+    recipe = {**(settings["recipe"] or {}), "norm_epsilon": None}  # a builder's run has no recipe
     recipe |= {"norm": "layernorm"} if recipe.get("norm") == "handmade" else {}
     return settings | {"recipe": recipe, "threads": None}
 
