@@ -111,6 +111,11 @@ def test_cased_runs_differ_from_the_others_only_in_case() -> None:
     assert f"cased `en-de` runs together have 41.0 sacreBLEU, alone {scores[0]:.1f} to {scores[-1]:.1f}" in SECTION
 
 
+def test_results_page_repeats_the_range_of_the_faster_runs() -> None:
+    scores = sorted(run.scores["bleu_sacre"] or 0.0 for run in FASTER)
+    assert f"five faster runs together have 44.7 sacreBLEU, alone {scores[0]:.1f} to {scores[-1]:.1f}." in SECTION
+
+
 def test_results_page_repeats_the_curves() -> None:
     gains, falls = [], []
     for direction in DIRECTIONS:
