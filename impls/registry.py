@@ -204,8 +204,10 @@ def check_computes(path: str, model: Seq2SeqModel, framework: str, backend: str 
     used = model.compilation().backend if isinstance(model, Compiling) else "torch"  # or no framework at all
     adapter = sys.modules.get("impls.keras3.keras_adapter")
     in_keras = used != "torch" or (adapter is not None and isinstance(model, adapter.KerasModel))
-    may_be_both = not in_keras and isinstance(model, Compiling)  # a Keras model on torch that does not use the adapter
-    if used == (backend or framework) and (may_be_both or in_keras is (framework == "keras")) or used not in BACKENDS:
+    frameworks = ["keras"] if in_keras else ["torch"]
+    if isinstance(model, Compiling):  # on torch, maybe a Keras model that does not use the adapter
+        frameworks.append("keras")
+    if used not in BACKENDS or (framework in frameworks and used == (backend or framework)):
         return
     choice = {"framework": "keras", "backend": used} if in_keras else {"framework": "torch"}
     chosen = f"keras on {backend}" if backend else framework

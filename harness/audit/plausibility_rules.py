@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.audit.table_rules import ComparedRuns
+from harness.experiments.specs import DataSpec
 from harness.text import first_few
 
 LOSS_GAP = 0.2
@@ -26,7 +27,7 @@ def loss_gap(stored: StoredRun) -> Iterator[str]:
     """The test loss is close to the validation loss of the kept epoch."""
     record = stored.completed
     data = record.spec.data
-    skip_unless(data.corpus != "files" and "2017" not in data.test_set, "the test set may be harder or easier")
+    skip_unless(data.files is None and data.test_split == DataSpec().test_split, "the test set may be harder or easier")
     chosen = [line.validation_loss for line in record.curve if line.epoch in record.chosen_epochs]
     losses, test = [loss for loss in chosen if loss is not None], record.scores.get("test_loss")
     if not losses or test is None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.serialization import canonical_json, leaves, to_json
 from harness.experiments.specs import RunSpec
 from harness.text import short_line
 
 _PARTS_OF_NAMES = ("variant", "seed")
+
+_LABELS = ("recipe.name", "recipe.source", "recipe.family")
 
 _json = functools.lru_cache(maxsize=10_000, typed=True)(canonical_json)
 """The JSON of a setting; thousands of runs have few different values."""
@@ -19,15 +21,7 @@ _json = functools.lru_cache(maxsize=10_000, typed=True)(canonical_json)
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
     """Return all settings of a run except its seed, by dotted name such as "recipe.norm", "data.files.test_source"."""
-    return dict(_leaves({**to_json(spec), "seed": 0}, ""))
-
-
-def _leaves(settings: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        elif not prefix or name not in ("name", "source", "family"):
-            yield prefix + name, value
+    return {name: value for name, value in leaves({**to_json(spec), "seed": 0}) if name not in _LABELS}
 
 
 def run_names(specs: Sequence[RunSpec]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from harness.analysis.grouping import groups, measure
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD, METRICS
-from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.serialization import canonical_json, leaves, to_json
 from harness.reporting.formatting import long_line
 from harness.storage import files
 from harness.storage.records import RunRecord
@@ -98,18 +98,10 @@ def _settings(record: RunRecord) -> dict[str, Any]:
 def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
     present = {"recipe.name", "recipe.source", "data.corpus", "data.direction", "data.test_split"}
     present |= _settings(records[0]).keys() if records else set()
-    flat = {record.id: dict(_flat(to_json(record.spec))) for record in records}
+    flat = {record.id: dict(leaves(to_json(record.spec))) for record in records}
     names = dict.fromkeys(name for settings in flat.values() for name in settings if name not in present)
     values = {name: {canonical_json(run.get(name)) for run in flat.values()} for name in names}
     # A lower precision of matrix products is shown even if all runs have it: the fixed columns do not have it.
     lowered = values.get("matmul_precision", set()) - {'"highest"'}
     differing = [name for name in names if len(values[name]) > 1 or (name == "matmul_precision" and lowered)]
     return {run: {name: settings.get(name) for name in differing} for run, settings in flat.items()}
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, canonical_json(value) if isinstance(value, list) else value

@@ -303,9 +303,9 @@ def quality_against_speed(
 ) -> Figure:
     """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
     picture, drawn = plot_style.row_panels(layout, 11, max(3.6, 1 + 0.42 * len(rows)), len(names))
+    texts = plot_style.shorts(labels, width=15 if layout == "narrow" else 24)
     for axes, name in zip(drawn, names, strict=True):
         ends = []
-        texts = plot_style.shorts(labels, width=15 if layout == "narrow" else 24)
         for row, label, text, style in zip(rows, labels, texts, plot_style.row_styles(rows), strict=True):
             if (point := _speed_and_quality(row, name)) is not None:
                 x, y = point

@@ -69,6 +69,7 @@ def equal_parts(
         (999, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, False),  # with another epsilon
         (1_000, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, True),
         (10, 1_000, {"recipe": replace(RECIPE, norm="rms")}, True),
+        (10, 1_000, {"recipe": None, "variant": "mine:build"}, True),
         (2, 40, {}, False),
         (3, 40, {}, True),
     ],
