@@ -133,7 +133,7 @@ def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[
 
 
 def completed_run(results: Path, name: str) -> RunRecord:
-    """Return the completed run that an id or its beginning names, or a variant's latest, of its own recipe if possible."""
+    """Return the completed run that an id or its beginning names, or a variant's latest, its own recipe first."""
     every = run_store.completed(results, name)
     runs = [run for run in every if not changed_fields(run.spec)] or every  # those of an ablation come last
     if len(every) > 1:
