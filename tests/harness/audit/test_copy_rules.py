@@ -67,6 +67,7 @@ def equal_parts(
         (999, 1_000, {"threads": 2}, False),
         (1_000, 1_000, {"threads": 2}, True),
         (999, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, False),  # with another epsilon
+        (999, 1_000, {"recipe": replace(RECIPE, norm_epsilon=1e-3)}, False),
         (1_000, 1_000, {"recipe": replace(RECIPE, norm="handmade")}, True),
         (10, 1_000, {"recipe": replace(RECIPE, norm="rms")}, True),
         (10, 1_000, {"recipe": None, "variant": "mine:build"}, True),

@@ -7,8 +7,14 @@ from dataclasses import replace
 from small_runs import TINY, spec
 
 from harness.experiments.overrides import override
-from harness.experiments.run_names import run_names
+from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import DataSpec, FileSpec
+
+
+def test_flat_settings_have_the_fields_of_a_recipe_but_not_its_labels() -> None:
+    settings = flat_settings(spec("learned_positions", TINY))
+    assert settings["recipe.norm"] == "layernorm"
+    assert not {"recipe.name", "recipe.source", "recipe.family"} & settings.keys()
 
 
 def test_run_names_two_frameworks_name_framework_and_backend_without_none() -> None:

@@ -16,6 +16,7 @@ import speed_factory
 from command_line import FRAMEWORKS, Refused, imported_by
 from hostile_text import HOSTILE, rendered
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure as Picture
 from scipy import stats
 from speed_factory import FAILED, NOISE, OTHER, OURS, PLAIN
 
@@ -199,3 +200,14 @@ def test_the_page_is_made_again_from_a_stored_document_without_a_framework(page:
     words = ["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]
     assert not imported_by(*words) & {*FRAMEWORKS, "spacy"}
     assert (tmp_path / "reports" / "speed" / "index.html").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("ends", [(0.177, 79.8), (1.0, 1.1), (0.5, 3.0), (1e-3, 1e3)])
+def test_log_limits_leave_room_for_the_labels_of_the_ends(ends: tuple[float, float]) -> None:
+    axes = Picture().add_subplot()
+    speed_plots._log_limits([axes], ends, ticks=5)
+    low, high = axes.get_xlim()
+    first, last = (math.log(end / low) / math.log(high / low) for end in ends)
+    assert first > 0.08
+    assert last < 0.92
+    assert high / low > 2
