@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from harness.analysis.caveats import of_test_set
@@ -32,6 +32,9 @@ BATCHES = {"random": "random batches", "length": "batches of similar length", "t
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
+PRECISION = {field.name: field.default for field in fields(RunSpec) if field.name in ("precision", "matmul_precision")}
+MOST_EXPLICIT = 2
+"""Rows of a variant that differ in at most so many settings name all of them, also those that have the usual value."""
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
@@ -344,7 +347,10 @@ def _batching(spec: RunSpec) -> str:
 
 
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
-    """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe."""
+    """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe.
+
+    If the rows of a variant differ in more settings than `MOST_EXPLICIT`, each names only those that are not its own.
+    """
     flat = [flat_settings(spec) for spec in specs]
     execution = [name for name in EXECUTION_SETTINGS if _differs(name, flat)]
     by_variant = group_by(flat, lambda settings: settings["variant"])
@@ -354,11 +360,25 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
     }
     labels = []
     for spec, settings in zip(specs, flat, strict=True):
-        names = [*changed_fields(spec), *(name for name in varying[spec.variant] if name in settings), *execution]
+        names = [name for name in varying[spec.variant] if name in settings]
+        if len(names) > MOST_EXPLICIT:
+            own = _own_settings(spec)
+            names = [name for name in names if name not in own or settings[name] != own[name]]
+        names = [*changed_fields(spec), *names, *execution]
         unique = dict.fromkeys("framework" if name == "backend" else name for name in names)
         extra = ", ".join(_setting(name, settings) for name in unique)
         labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
     return labels
+
+
+def _own_settings(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings of a built-in variant's recipe and training, and of its precision; empty for others."""
+    built_in = RECIPES.get(spec.variant)
+    if built_in is None or type(built_in) is not type(spec.recipe):
+        return {}
+    own = flat_settings(replace(spec, recipe=built_in, training=TRAININGS[spec.variant], **PRECISION))
+    parts = ("recipe", "training", *PRECISION)
+    return {name: value for name, value in own.items() if name.partition(".")[0] in parts}
 
 
 def _setting(name: str, settings: dict[str, Any]) -> str:
@@ -375,11 +395,6 @@ def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
 
 def changed_fields(spec: RunSpec) -> list[str]:
     """Return the fields of the recipe, except sizes, that differ from the built-in variant."""
-    built_in = RECIPES.get(spec.variant)
-    if built_in is None or type(built_in) is not type(spec.recipe):
-        return []
-    defaults = to_json(built_in)
-    free = {"name", "source", *(SIZES if _is_reduced(spec) else ())}
-    return [
-        f"recipe.{name}" for name, value in to_json(spec.recipe).items() if name not in free and defaults[name] != value
-    ]
+    free = [f"recipe.{name}" for name in SIZES] if _is_reduced(spec) else []
+    own = {name: value for name, value in _own_settings(spec).items() if name.startswith("recipe.")}
+    return [name for name, value in flat_settings(spec).items() if name not in free and own.get(name, value) != value]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiments.serialization import to_json
-from harness.processes.environment_variables import worker_environment
+from harness.processes.environment_variables import baseline_environment, worker_environment
 from harness.processes.json_process import JsonProcess, ProcessFailed, RequestRefused
 from harness.speed.plan import Measure, ModelJob
 
@@ -80,7 +80,7 @@ class RoundRobin:
         try:
             self.processes[job.name] = JsonProcess(
                 "harness.speed.worker",
-                environment=worker_environment(job.spec),
+                environment=worker_environment(job.spec) | baseline_environment(job.baseline),
                 log=log,
                 check=self.check,
                 timeout_seconds=self._timeout,

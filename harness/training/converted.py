@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.data.dataset import Dataset
 from harness.evaluation.search import Decoded, Translation, length_penalties, suppressed
 from harness.experiments.specs import DecodingSpec
-from harness.processes.environment_variables import worker_environment
+from harness.processes.environment_variables import baseline_environment, worker_environment
 from harness.storage.records import RunRecord
 from harness.training import load, weight_export
 from impls import registry
@@ -50,6 +50,7 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
     assert record.spec.recipe is not None
     arrays = load.stored_weights(record, results, dataset)
     os.environ.update(worker_environment(replace(record.spec, device=device)))
+    os.environ.update(baseline_environment(registry.COMPUTE_TYPES[compute_type]))
     words = dataset.source_words, dataset.target_words
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
         weight_export.convert(record, dataset, arrays, KIND, Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -261,3 +262,6 @@ def test_speed_measures_every_part(framework: str, tmp_path: Path) -> None:
     }
     for name in {"ctranslate2", "marian"} & greedy.keys():
         assert greedy[name].equal == greedy[name].sentences
+    chosen_library = {subject.name: subject.environment.get("CT2_USE_MKL") for subject in subjects}
+    expected = os.environ.get("CT2_USE_MKL", "0")
+    assert chosen_library.get("ctranslate2", expected) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,17 @@ def biased(record: RunRecord, results: Path) -> RunRecord:
     weights["output.bias"][[UNK, EOS]] += (3.0, 4.0)
     digest = run_store.save_weights(results, record.id, weights)
     return replace(record, fingerprints={**record.fingerprints, "trained_weights": digest})
+
+
+@pytest.mark.parametrize(("chosen", "used"), [(None, "0"), ("1", "1")])
+def test_translator_in_float32_does_without_mkl_unless_told(
+    chosen: str | None, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CT2_USE_MKL", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CT2_USE_MKL", chosen)
+    translated(stored(tmp_path), tmp_path)
+    assert os.environ["CT2_USE_MKL"] == used
 
 
 # Translations ---------------------------------------------------------------------------------------------------------
