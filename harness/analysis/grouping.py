@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from harness.analysis.caveats import of_test_set
@@ -32,7 +32,6 @@ BATCHES = {"random": "random batches", "length": "batches of similar length", "t
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
-PRECISION = {field.name: field.default for field in fields(RunSpec) if field.name in ("precision", "matmul_precision")}
 MOST_EXPLICIT = 2
 """Rows of a variant that differ in at most so many settings name all of them, also those that have the usual value."""
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
@@ -376,9 +375,11 @@ def _own_settings(spec: RunSpec) -> dict[str, Any]:
     built_in = RECIPES.get(spec.variant)
     if built_in is None or type(built_in) is not type(spec.recipe):
         return {}
-    own = flat_settings(replace(spec, recipe=built_in, training=TRAININGS[spec.variant], **PRECISION))
-    parts = ("recipe", "training", *PRECISION)
-    return {name: value for name, value in own.items() if name.partition(".")[0] in parts}
+    own = replace(
+        spec, recipe=built_in, training=TRAININGS[spec.variant], precision="float32", matmul_precision="highest"
+    )
+    parts = ("recipe", "training", "precision", "matmul_precision")
+    return {name: value for name, value in flat_settings(own).items() if name.partition(".")[0] in parts}
 
 
 def _setting(name: str, settings: dict[str, Any]) -> str:
