@@ -33,7 +33,6 @@ CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
 MOST_EXPLICIT = 2
-"""Rows of a variant that differ in at most so many settings name all of them, also those that have the usual value."""
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
@@ -348,7 +347,7 @@ def _batching(spec: RunSpec) -> str:
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
     """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe.
 
-    If the rows of a variant differ in more settings than `MOST_EXPLICIT`, each names only those that are not its own.
+    Where rows of a variant differ in more than `MOST_EXPLICIT` settings, those with the variant's own value are left out.
     """
     flat = [flat_settings(spec) for spec in specs]
     execution = [name for name in EXECUTION_SETTINGS if _differs(name, flat)]
