@@ -347,7 +347,7 @@ def _batching(spec: RunSpec) -> str:
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
     """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe.
 
-    Where rows of a variant differ in more than `MOST_EXPLICIT` settings, those with the variant's own value are left out.
+    Where a variant's rows differ in more than `MOST_EXPLICIT` settings, those with its own value are left out.
     """
     flat = [flat_settings(spec) for spec in specs]
     execution = [name for name in EXECUTION_SETTINGS if _differs(name, flat)]
