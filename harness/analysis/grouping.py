@@ -358,11 +358,11 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
     }
     labels = []
     for spec, settings in zip(specs, flat, strict=True):
-        names = [name for name in varying[spec.variant] if name in settings]
+        names = list(dict.fromkeys([*(name for name in varying[spec.variant] if name in settings), *execution]))
         if len(names) > MOST_EXPLICIT:
             own = _own_settings(spec)
             names = [name for name in names if name not in own or settings[name] != own[name]]
-        names = [*changed_fields(spec), *names, *execution]
+        names = [*changed_fields(spec), *names]
         unique = dict.fromkeys("framework" if name == "backend" else name for name in names)
         extra = ", ".join(_setting(name, settings) for name in unique)
         labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))

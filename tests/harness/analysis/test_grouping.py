@@ -103,6 +103,24 @@ def test_groups_number_tables_of_one_title() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "own", "changed"),
+    [
+        ({"dropout": 0.2, "norm_order": "post"}, "dropout=0.3, norm_order=pre", "dropout=0.2, norm_order=post"),
+        ({"dropout": 0.2, "norm_order": "post", "tying": "none"}, "", "dropout=0.2, norm_order=post, tying=none"),
+    ],
+)
+def test_rows_name_the_variants_own_settings_only_if_few_differ(
+    changes: dict[str, Any], own: str, changed: str
+) -> None:
+    tuned = record("tuned", recipe=RECIPES["tuned"], matmul_precision="medium")
+    other = record("tuned", recipe=replace(RECIPES["tuned"], **changes), matmul_precision="medium")
+    expected = [f"tuned ({settings})" if settings else "tuned" for settings in (own, changed)]
+    assert sorted(row.label for row in rows([tuned, other])) == sorted(expected)
+    several = rows([tuned, other, record("paper")])
+    assert {row.label for row in several} > {f"tuned ({changed}, matmul_precision=medium)"}
+
+
 @pytest.mark.parametrize(("heads", "named", "end"), [((1, 2, 4, 16), 4, ")"), ((1, 2, 4, 16, 32), 3, " and 2 more)")])
 def test_departures_name_three_changed_rows_and_count_several_others(
     heads: tuple[int, ...], named: int, end: str
