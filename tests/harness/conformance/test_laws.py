@@ -293,6 +293,37 @@ def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, mo
     assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
 
 
+def test_law_11_accepts_a_parameter_of_one_number_that_two_seeds_move_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = """
+        import torch
+
+        import impls
+
+        class Model(torch.nn.Module):
+            def __init__(self, words):
+                super().__init__()
+                self.embedding = torch.nn.Embedding(words, 8)
+                self.scale = torch.nn.Parameter(torch.tensor([1e4]))  # rounding hides small differences
+
+            def encode(self, source):
+                return source
+
+            def decode(self, memory, target_in):
+                return self.embedding(target_in) @ self.embedding.weight.T * self.scale / 1e4
+
+        def build(*sizes, **settings):
+            return impls.wrap(lambda: Model(sizes[1]), *sizes, **settings)
+    """
+    (tmp_path / "one_scale.py").write_text(textwrap.dedent(module), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    subject = named("one_scale:build", fast=True)
+    scales = [subject.trained(subject.model(seed=seed), range(3)).weights()["scale"] for seed in (0, 1)]
+    assert scales[0] == scales[1]
+    assert list(check(subject, laws={11})) == [LawResult(11, "reproducibility", True, "")]
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_update_law_moves_tensors_of_one_number_along_their_gradient(sign: float) -> None:
     """A scale of a norm may be one number, whose random half is as long as its gradient."""
