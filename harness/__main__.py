@@ -17,6 +17,8 @@ def main() -> int:
             "tox -e harness -- COMMAND\n"
         )
         return 2
+    except KeyboardInterrupt:  # importing takes a second or more on a busy machine
+        return 130
     return run_command_line()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from harness.analysis.caveats import of_test_set
 from harness.experiments import suites
 from harness.experiments.overrides import override
-from harness.experiments.run_names import flat_settings
+from harness.experiments.run_names import flat_settings, short_names
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.storage.records import RunRecord
@@ -356,17 +356,17 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
         variant: [name for name in dict.fromkeys(itertools.chain(*same)) if _differs(name, same)]
         for variant, same in by_variant.items()
     }
-    labels = []
+    shown = []
     for spec, settings in zip(specs, flat, strict=True):
         names = list(dict.fromkeys([*(name for name in varying[spec.variant] if name in settings), *execution]))
         if len(names) > MOST_EXPLICIT:
             own = _own_settings(spec)
             names = [name for name in names if name not in own or settings[name] != own[name]]
         names = [*changed_fields(spec), *names]
-        unique = dict.fromkeys("framework" if name == "backend" else name for name in names)
-        extra = ", ".join(_setting(name, settings) for name in unique)
-        labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
-    return labels
+        shown.append(dict.fromkeys("framework" if name == "backend" else name for name in names))
+    short = short_names(itertools.chain(*shown))
+    extras = [", ".join(_setting(name, short, flat[row]) for name in names) for row, names in enumerate(shown)]
+    return [short_line(spec.variant) + f" ({extra})" * bool(extra) for spec, extra in zip(specs, extras, strict=True)]
 
 
 def _own_settings(spec: RunSpec) -> dict[str, Any]:
@@ -381,12 +381,12 @@ def _own_settings(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in flat_settings(own).items() if name.partition(".")[0] in parts}
 
 
-def _setting(name: str, settings: dict[str, Any]) -> str:
+def _setting(name: str, short: Mapping[str, str], settings: dict[str, Any]) -> str:
     """Return a setting as text; the framework together with the backend of Keras."""
     value = short_line(str(settings[name]))
     if name == "framework":
         return f"{settings[name]} on {settings['backend']}" if settings["backend"] else value
-    return f"{name.rpartition('.')[2]}={value}"
+    return f"{short[name]}={value}"
 
 
 def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:

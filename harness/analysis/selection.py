@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.analysis.grouping import changed_fields, distinct, groups, rows
-from harness.experiments.run_names import flat_settings
+from harness.experiments.run_names import flat_settings, last_part, short_names
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec
 from harness.storage import results_folders, run_store
@@ -199,9 +198,9 @@ def _narrowed(name: str, runs: Sequence[Run], choice: str) -> list[Run]:
     field_name, equals, value = (part.strip() for part in choice.partition("="))
     settings = [{**flat_settings(run.record.spec), "seed": run.record.spec.seed} for run in runs]
     keys = list(dict.fromkeys(itertools.chain(*settings)))
-    fields = [key for key in keys if key == field_name] or [key for key in keys if _last_part(key) == field_name]
+    fields = [key for key in keys if key == field_name] or [key for key in keys if last_part(key) == field_name]
     if not equals or len(fields) != 1:
-        near = did_you_mean(field_name, [*keys, *map(_last_part, keys)])
+        near = did_you_mean(field_name, [*keys, *map(last_part, keys)])
         hint = f" ({', '.join(fields)})" if fields and equals else near
         raise ValueError(f"side {name!r}: {choice!r} is not FIELD=VALUE with one field{hint}")
     values = [run_settings.get(fields[0]) for run_settings in settings]
@@ -228,8 +227,7 @@ def _row_names(name: str, specs: Sequence[RunSpec]) -> list[str]:
     keys = list(dict.fromkeys(itertools.chain(*flat)))
     differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1]
     differing.sort(key=lambda key: key not in ("budget", "framework"))
-    times = Counter(map(_last_part, keys))
-    short = {key: _last_part(key) if times[_last_part(key)] == 1 else key for key in differing}
+    short = short_names(keys)
     names = []
     for settings in flat:
         choices = (choice for size in (1, 2, 3) for choice in itertools.combinations(differing, size))
@@ -241,10 +239,6 @@ def _row_names(name: str, specs: Sequence[RunSpec]) -> list[str]:
         selection = [f"{short[key]}={settings.get(key, 'none')}" for key in next(unique, differing)]
         names.append(f"{name}{',' if '@' in name else '@'}{','.join(selection)}")
     return names
-
-
-def _last_part(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _labels(sides: Sequence[tuple[Run, ...]]) -> list[str]:

@@ -170,8 +170,10 @@ def _announce(arguments: argparse.Namespace, plan: AblationPlan, finished: list[
     if plan.pilots:
         pilot, *_ = next(iter(plan.pilots.values()))
         pilots = count(len(plan.independent_runs) - len(specs), "pilot")
+        epochs = count(pilot.training.epochs, "epoch")
+        length = f"at most {count(pilot.updates, 'update')}" if pilot.updates else epochs
         say(
-            f"Learning rates {_rates(arguments.tune_rate)}: {pilots} of {count(pilot.training.epochs, 'epoch')} with "
+            f"Learning rates {_rates(arguments.tune_rate)}: {pilots} of {length} with "
             f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. Up to {count(len(specs), 'more run')} "
             "at the chosen rates follow; forecasts do not include them."
         )

@@ -11,7 +11,8 @@ CAUSES = {
     "`training=self.training`), or does the module keep state between calls?",
     3: "A prediction sees later target words, or does not see a source word. Has the decoder's self-attention a causal "
     "mask, and does `decode` use the whole memory?",
-    1: "A result has the wrong shape, type or sum. The message names it.",
+    1: "A result has the wrong shape, type or sum. The message names it. If it is `totals.nats`: does the module "
+    "compute something else in training than in evaluation, apart from dropout, or keep state between calls?",
     4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
     "an RNN? In Keras, where dropout has fixed seeds in evaluation: is it active there (`training=True`)?",
     5: "A sentence sees others of its batch. Are the batch and another dimension exchanged (`batch_first=True`), or is "

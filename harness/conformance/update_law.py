@@ -147,10 +147,14 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> set[s
 
 
 def _direction(gradient: Gradient, names: list[str]) -> Gradient:
-    """Return a unit vector: in every tensor half along its gradient, if that is not 0, and half random."""
+    """Return a unit vector: in every tensor half along its gradient, if that is not 0, and half random.
+
+    The random half never points against the gradient: in a tensor of one number it would cancel the other half.
+    """
     generator, directions = np.random.default_rng(len(names)), {}
     for name in names:
         along, across = gradient[name], generator.standard_normal(gradient[name].shape)
+        across *= -1 if (along * across).sum() < 0 else 1
         directions[name] = along / max(float(np.linalg.norm(along)), 1e-30) + across / float(np.linalg.norm(across))
     length = norm(directions)
     return {name: direction / length for name, direction in directions.items()}

@@ -25,6 +25,7 @@ class Choice:
             diverged. Units: nats per target token.
         epochs, updates: The length of the pilots.
         warmup_updates: The length of the warm-up.
+        limit: The number of updates after which pilots stop; None if they train for all epochs.
     """
 
     rate: float | None
@@ -32,6 +33,7 @@ class Choice:
     epochs: int
     updates: int
     warmup_updates: int
+    limit: int | None = None
 
     @property
     def edge(self) -> Literal["", "lowest", "highest"]:
@@ -102,6 +104,7 @@ def choose(records: Sequence[RunRecord]) -> Choice:
         epochs=training.epochs,
         updates=max((record.curve[-1].updates for record in records if record.curve), default=0),
         warmup_updates=training.warmup_updates,
+        limit=records[0].spec.updates,
     )
 
 

@@ -105,17 +105,21 @@ def grids(fields: Mapping[str, tuple[str, ...]] | None = None, *, factorial: boo
 def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
     """Return the runs of a grid around `base`, beginning with the base. They differ only in the fields of the grid.
 
-    Raises: ValueError if the base is no Transformer recipe, or a value does not fit it.
+    Raises: ValueError if the base is no Transformer recipe, a value does not fit it, or a field has no other level.
     """
     recipe = check_base(base.variant, base.recipe)
     own = {**vars(recipe), **vars(base.training)}
+    for field, chosen in grid.levels.items():
+        if set(chosen) == {own[field]}:
+            others = ", ".join(level for level in levels(field) if level not in chosen)
+            raise ValueError(f"--field {field}={own[field]}: the base has this level; name others, such as {others}")
     own_needs = (setting for field in FIELDS for setting in NEEDS.get((field, own[field]), ()))
     base = override(base, [*grid.settings, *own_needs])
     specs = []
     for combination in itertools.product(*(dict.fromkeys([own[field], *grid.levels[field]]) for field in grid.levels)):
-        chosen = dict(zip(grid.fields, combination, strict=True))
-        training: dict[str, typing.Any] = {name: chosen.pop(name) for name in TRAINING_FIELDS if name in chosen}
-        changed: Recipe = replace(recipe, **chosen)
+        values = dict(zip(grid.fields, combination, strict=True))
+        training: dict[str, typing.Any] = {name: values.pop(name) for name in TRAINING_FIELDS if name in values}
+        changed: Recipe = replace(recipe, **values)
         specs.append(replace(base, recipe=changed, training=replace(base.training, **training)))
     return specs
 

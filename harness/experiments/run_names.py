@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.experiments.serialization import canonical_json, leaves, to_json
@@ -24,6 +25,18 @@ def flat_settings(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in leaves({**to_json(spec), "seed": 0}) if name not in _LABELS}
 
 
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the last part of each dotted name, or all of it where others end alike, as recipe and data.max_length."""
+    ordered = list(dict.fromkeys(names))
+    times = Counter(map(last_part, ordered))
+    return {name: last_part(name) if times[last_part(name)] == 1 else name for name in ordered}
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a dotted name, such as "norm" of "recipe.norm"."""
+    return name.rpartition(".")[2]
+
+
 def run_names(specs: Sequence[RunSpec]) -> list[str]:
     """Return a short name for each run: the settings that differ from most runs of its variant, and the seed.
 
@@ -34,10 +47,11 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
     for settings in flat:
         by_variant.setdefault(settings["variant"], []).append(settings)
     usual = {variant: _usual(variant_settings) for variant, variant_settings in by_variant.items()}
+    short = short_names(itertools.chain(*usual.values()))
     names = []
     for spec, settings in zip(specs, flat, strict=True):
         changed = [
-            f"{name.rpartition('.')[2]}={settings[name]}"
+            f"{short[name]}={settings[name]}"
             for name, value in usual[spec.variant].items()
             if settings.get(name) is not None and _json(settings[name]) != value
         ]

@@ -15,7 +15,7 @@ from harness.execution.rate_tuning import PILOT_SEED
 from harness.reporting.document import Cell, Table
 from harness.reporting.formatting import MISSING, effect_cell, number
 from harness.storage.records import RunRecord
-from harness.text import short_line
+from harness.text import count, short_line
 
 MAIN, SECOND = "validation_loss", "bleu_sacre"
 """The metrics that rank fields and are drawn."""
@@ -161,9 +161,10 @@ def _largest(rank: Rank) -> str | Cell:
 def pilots_text(tuned: Tuned) -> str:
     """Return how the learning rates were chosen."""
     rates = ", ".join(f"{rate:g}" for rate in _rates(tuned))
-    lengths = sorted({choice.epochs for choice in tuned.choices.values()})
-    noun = "epoch" if lengths == [1] else "epochs"
-    return f"{rates}; pilots of {' to '.join(map(str, lengths))} {noun}, seed {PILOT_SEED}, by validation loss"
+    lengths = [f"at most {count(choice.limit, 'update')}" for choice in tuned.choices.values() if choice.limit]
+    epochs = sorted({choice.epochs for choice in tuned.choices.values() if not choice.limit})
+    lengths += [f"{' to '.join(map(str, epochs))} epoch{'s' * (epochs != [1])}"] * bool(epochs)
+    return f"{rates}; pilots of {' or '.join(dict.fromkeys(lengths))}, seed {PILOT_SEED}, by validation loss"
 
 
 def _rates(tuned: Tuned) -> list[float]:

@@ -156,12 +156,22 @@ def short(label: str, *, width: int = 24) -> str:
 
 
 def shorts(labels: Sequence[str], *, width: int = 24) -> list[str]:
-    """Return labels as `short` does, without the words that all begin with if their cut labels would be equal."""
+    """Return labels as `short` does, without the words that all begin with if their cut labels would be equal.
+
+    Labels that would still be equal have their first word and the words that not all of them have.
+    """
     cut = [short(label, width=width) for label in labels]
     if len(set(cut)) == len(set(labels)):
         return cut
     start = os.path.commonprefix(list(labels)).rfind(" ") + 1
-    return [short(label[start:], width=width) for label in labels]
+    cut = [short(label[start:], width=width) for label in labels]
+    for text in {text for text in cut if cut.count(text) > 1}:
+        words = {place: labels[place].split() for place, other in enumerate(cut) if other == text}
+        shared = set.intersection(*map(set, words.values()))
+        for place, (first, *others) in words.items():
+            own = " ".join(word for word in others if word not in shared)
+            cut[place] = short(f"{first} … {own}".rstrip(",)"), width=width)
+    return cut
 
 
 # Axes and labels ------------------------------------------------------------------------------------------------------

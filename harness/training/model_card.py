@@ -105,7 +105,7 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"library_name: {LIBRARIES[kind]}\n---",
         f"# {short_line(spec.variant)}, {spec.data.direction}",
         f"Run `{short_line(record.id)}`, exported for {LIBRARIES[kind]}.",
-        f"## Recipe\n\n{_block(spec.recipe and dataclasses.asdict(spec.recipe))}",
+        f"## Recipe\n\n{_recipe(record)}",
         f"## Corpus\n\n{_corpus(record, dataset)}\n\n{_block(data)}",
         f"## Training\n\n{_training(record)}\n\n{_block(to_json(spec.training))}",
         f"## Commit\n\n{_commit(record)}",
@@ -113,6 +113,14 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"Run this in the folder of this card:\n\n```python\n{_code(record, kind)}```",
     ]
     return printable("\n\n".join(sections) + "\n")
+
+
+def _recipe(record: RunRecord) -> str:
+    recipe, digest = record.spec.recipe, record.fingerprints.get("builder")
+    if recipe is None:
+        version = f" It is in a file with the SHA-256 `{short_line(str(digest))}`." if digest else ""
+        return f"The model has no recipe: `{short_line(record.spec.variant)}` builds it.{version}"
+    return _block(dataclasses.asdict(recipe))
 
 
 def _block(settings: Any) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from evidence_factory import mean
 from evidence_factory import rows as evidence_rows
-from record_factory import narrow, record, with_digests
+from record_factory import narrow, record, run_spec, with_digests
 
 from harness.analysis.grouping import RunTable, groups, measure, rows
 from harness.analysis.statistics import compare_rows
+from harness.experiments.overrides import override
 from harness.experiments.specs import Budget, DataSpec
 from harness.reporting import bench_report
 from impls.recipes import RECIPES, TRAININGS
@@ -36,6 +37,30 @@ def test_row_has_the_record_that_was_started_last() -> None:
     for records in ([run, again], [again, run]):
         (row,) = rows(records)
         assert row.records == (again,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        (["recipe.dropout=0.3"], {"paper (dropout=0.1)", "paper (dropout=0.3)"}),
+        (
+            ["recipe.dropout=0.3 recipe.norm=rms", "recipe.heads=4", "recipe.heads=4 recipe.norm=rms"],
+            {"paper", "paper (dropout=0.3, norm=rms)", "paper (heads=4)", "paper (heads=4, norm=rms)"},
+        ),
+        (
+            ["training.batch_size=64", "decoding.batch_size=64"],
+            {
+                "paper (training.batch_size=128, decoding.batch_size=128)",
+                "paper (training.batch_size=64, decoding.batch_size=128)",
+                "paper (training.batch_size=128, decoding.batch_size=64)",
+            },
+        ),
+    ],
+)
+def test_labels_name_the_settings_that_tell_rows_of_a_variant_apart(settings: list[str], labels: set[str]) -> None:
+    spec = run_spec("paper", budget="source")
+    specs = [spec, *(override(spec, changes.split()) for changes in settings)]
+    assert {row.label for row in rows(replace(record(), id=one.id, spec=one) for one in specs)} == labels
 
 
 def test_other_vocabulary_of_two_rows_is_that_of_the_later_one() -> None:

@@ -91,6 +91,7 @@ BAD = {
     "ablate --field dropout": "; to compare values of another setting, train each with bench --set\n",
     "ablate --field norms": "'norms' is not one of positions, norm, ",
     "ablate --field norm=rmz": "norm: 'rmz' is not one of layernorm, handmade, rms, none; did you mean 'rms'?",
+    "ablate --base paper --field norm=layernorm": "--field norm=layernorm: the base has this level; name others",
     "ablate --field norm=": "norm: '' is not one of layernorm",
     "ablate --field norm --factorial": "--factorial with --field norm alone: give --field twice or more",
     "ablate --budget source": "there is no argument '--budget'",

@@ -48,6 +48,19 @@ def test_main_without_the_libraries_says_how_to_install_them() -> None:
     assert "pip install '.[torch,data]'" in answer.stderr
 
 
+def test_main_interrupted_while_it_imports_exits_with_130_and_no_traceback() -> None:
+    interrupt = """
+import runpy, sys
+class Interrupting:
+    def find_spec(name, path, target):
+        if name == "harness.cli.main": raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting)
+runpy.run_module("harness", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupt], cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
 @pytest.mark.usefixtures("offline", "empty_folder")
 @pytest.mark.parametrize("command", ["compare", "run", "report", "check"])
 def test_messages_show_commands_that_work_in_tox(

@@ -31,7 +31,7 @@ from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
 import impls
-from harness.conformance import causality_law, law_runner, models_under_test, training_laws
+from harness.conformance import causality_law, law_runner, models_under_test, training_laws, update_law
 from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.diagnosis import CAUSES, diagnosis
 from harness.conformance.law_runner import LawResult, check
@@ -291,6 +291,45 @@ def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, mo
     (result,) = check(named("raising_model:build", fast=True), laws={2})
     assert result.raised
     assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
+
+
+def test_law_11_accepts_a_parameter_of_one_number_that_two_seeds_move_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = """
+        import torch
+
+        import impls
+
+        class Model(torch.nn.Module):
+            def __init__(self, words):
+                super().__init__()
+                self.embedding = torch.nn.Embedding(words, 8)
+                self.scale = torch.nn.Parameter(torch.tensor([1e4]))  # rounding hides small differences
+
+            def encode(self, source):
+                return source
+
+            def decode(self, memory, target_in):
+                return self.embedding(target_in) @ self.embedding.weight.T * self.scale / 1e4
+
+        def build(*sizes, **settings):
+            return impls.wrap(lambda: Model(sizes[1]), *sizes, **settings)
+    """
+    (tmp_path / "one_scale.py").write_text(textwrap.dedent(module), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    subject = named("one_scale:build", fast=True)
+    scales = [subject.trained(subject.model(seed=seed), range(3)).weights()["scale"] for seed in (0, 1)]
+    assert scales[0] == scales[1]
+    assert list(check(subject, laws={11})) == [LawResult(11, "reproducibility", True, "")]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_update_law_moves_tensors_of_one_number_along_their_gradient(sign: float) -> None:
+    """A scale of a norm may be one number, whose random half is as long as its gradient."""
+    gradient = {"norm.scale": np.array([sign]), "gain": np.array(-sign)}
+    direction = update_law._direction(gradient, list(gradient))
+    assert all(direction[name] == pytest.approx(gradient[name] / 2**0.5) for name in gradient)
 
 
 def test_laws_of_a_model_whose_weights_are_all_0_say_so_in_a_few_words() -> None:

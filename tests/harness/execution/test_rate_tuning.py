@@ -113,6 +113,11 @@ def without_times(page: bytes) -> bytes:
     return re.sub(rb"\d{4}-\d\d-\d\dT\S+", b"", page)
 
 
+def test_announced_pilots_with_a_limit_of_updates_have_no_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--updates", "1", "--dry-run"]) == 0
+    assert "6 pilots of at most 1 update with seed 1000" in capsys.readouterr().out
+
+
 def test_every_recipe_is_tuned_and_finished_runs_are_not_repeated(
     executed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,13 @@ def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
     ]
 
 
+def test_run_names_tell_settings_whose_names_end_alike_apart() -> None:
+    base = spec("learned_positions", TINY)
+    settings = (["training.batch_size=9"], ["decoding.batch_size=9"], ["recipe.norm=rms"])
+    runs = [base, *(override(base, changes) for changes in settings)]
+    assert run_names(runs)[1:] == ["training.batch_size=9 s0", "decoding.batch_size=9 s0", "norm=rms s0"]
+
+
 def test_run_names_on_own_texts_have_the_files_that_differ() -> None:
     paths = {f"{split}_source": f"/texts/{split}.tsv" for split in ("train", "validation", "test")}
     base = replace(spec("learned_positions", TINY), data=DataSpec(corpus="files", files=FileSpec(**paths)))

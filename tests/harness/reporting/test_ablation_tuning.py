@@ -19,7 +19,7 @@ from harness.analysis.ablation import StudyEffects
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.experiments.specs import DataSpec
-from harness.reporting import ablation_findings, ablation_report, bench_report
+from harness.reporting import ablation_findings, ablation_report, ablation_tables, bench_report
 from harness.storage.records import RunRecord
 from impls.contract import Training, TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS
@@ -202,6 +202,14 @@ def test_pilots_within_the_warmup_are_warned_of(warmup: str, warned: bool) -> No
         records.append(replace(run, spec=spec, id=spec.id))
     message = f"The pilots end after 227 updates, within the warm-up of {warmup}"
     assert (message in warnings(records)) == warned
+
+
+def test_pilots_with_a_limit_of_updates_are_not_said_to_have_their_epochs() -> None:
+    limited = [replace(run, spec=replace(run.spec, updates=100)) for run in tuned_runs()]
+    for records, length in ((tuned_runs(), "1 epoch"), (limited, "at most 100 updates")):
+        tuned = analysed(records).studies[0].tuned
+        assert tuned is not None
+        assert f"; pilots of {length}, seed 1000" in ablation_tables.pilots_text(tuned)
 
 
 def test_level_whose_pilots_all_diverged_is_warned_of() -> None:

@@ -340,6 +340,14 @@ def test_short_names_of_settings_of_one_variant_differ(width: int) -> None:
     assert plot_style.shorts(["paper", "conv_ffn"], width=width) == ["paper", "conv_ffn"]
 
 
+@pytest.mark.parametrize("width", [15, 21, 24, 30])
+def test_short_names_of_settings_that_differ_in_the_middle_differ_beside_another_variant(width: int) -> None:
+    ends = [f"positions={end}, norm=rms, norm_order=pre, activation=gelu)" for end in ("rotary", "alibi")]
+    names = ["conv_ffn", *(f"paper (dropout=0.2, heads=4, {end}" for end in ends)]
+    first, *others = [" ".join(name.split()) for name in plot_style.shorts(names, width=width)]
+    assert (first, others) == ("conv_ffn", ["paper … positions=rotary", "paper … positions=alibi"])
+
+
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 

@@ -133,10 +133,13 @@ def test_export_of_subwords_has_the_models_of_the_tokenizers(tmp_path: Path) -> 
 
 def test_export_of_an_external_builder_has_its_weights_alone(tmp_path: Path) -> None:
     record, folder = stored(tmp_path, None), tmp_path / "exported"
+    record = replace(record, fingerprints={**record.fingerprints, "builder": "0123" * 16})
     weight_export.export(record, tmp_path, "safetensors", folder)
     assert json.loads((folder / "config.json").read_text())["recipe"] is None
     card = (folder / weight_export.CARD).read_text(encoding="utf-8")
     assert "build the model with `counting_model:build`" in card
+    assert f"`counting_model:build` builds it. It is in a file with the SHA-256 `{'0123' * 16}`." in card
+    assert "null" not in card.partition("## Corpus")[0]
     assert not re.search("impls.build|translations of Bakeoff", card)
     needs("ctranslate2")
     with pytest.raises(ValueError, match="only recipes can be converted .*; export --to safetensors takes any"):
