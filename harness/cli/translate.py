@@ -238,6 +238,9 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
         sentences = text_files.stripped(" ".join(sentence.splitlines()) for sentence in arguments.sentence)
         if "" in sentences:
             raise ValueError(f"sentence {sentences.index('') + 1} of {len(sentences)} is empty; give at least one word")
+        for number, sentence in enumerate(sentences, start=1):
+            if sentence != sentence.encode(errors="replace").decode():  # a lone surrogate stands for another byte
+                raise ValueError(f"sentence {number} of {len(sentences)} is not UTF-8; expected UTF-8")
         yield sentences
         return
     if arguments.file:

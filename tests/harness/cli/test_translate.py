@@ -144,6 +144,7 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["--every-hundredth", "--unknown", "never"], "takes no sentence"),
         (["--every-hundredth", "--test"], "takes no sentence"),
         (["a", " ", "b"], "sentence 2 of 3 is empty; give at least one word"),
+        (["a", "l\udce4uft"], "sentence 2 of 2 is not UTF-8; expected UTF-8"),
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
