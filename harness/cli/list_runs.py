@@ -11,7 +11,7 @@ from harness.cli import folder_options, options
 from harness.cli.console import say, say_json, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
-from harness.storage import results_folders, run_store
+from harness.storage import checkpoint_files, locks, results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import one_line, short_line
 from impls import registry
@@ -66,10 +66,31 @@ def _say_names(title: str, descriptions: dict[str, str]) -> None:
 
 
 def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path) -> None:
-    if not records:
+    begun = _begun(results)
+    if not records and not begun:
         say(f"\nRuns in {results}: none; train some with: {results_folders.command_on(results, 'bench')}")
         return
-    say(f"\nRuns in {results}:")
+    say(f"\nRuns in {results}:{'' if records else ' none has ended'}")
+    if records:
+        _say_table(records, names)
+    for name, state in begun.items():
+        say(f"  {one_line(name)}: {state}")
+
+
+def _begun(results: Path) -> dict[str, str]:
+    """Return the state of each run that has no record yet, by its id."""
+    states = {}
+    for folder in sorted(path for path in results.glob("[!.]*") if path.is_dir()):
+        if run_store.has(results, folder.name, run_store.RECORD):
+            continue
+        if locks.is_held(results, folder.name):
+            states[folder.name] = f"in progress, by {locks.owner(results, folder.name)}"
+        elif checkpoint_files.exists(results, folder.name):
+            states[folder.name] = "was killed; repeat its command to resume it"
+    return states
+
+
+def _say_table(records: Sequence[RunRecord], names: Sequence[str]) -> None:
     rows = [("started", "epochs", "BLEU", "run", "id")]
     rows += [(*_cells(record), name, one_line(record.id)) for record, name in zip(records, names, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

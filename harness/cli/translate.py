@@ -6,6 +6,7 @@ import argparse
 import functools
 import itertools
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -224,7 +225,11 @@ def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Data
     source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
     start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
     words = [dataset.target_words[token] for token in translation.tokens] + [end] * translation.finished
-    attention_heat_map(weights[:, :, : len(words)], [start, *source_words, end], words, image)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        attention_heat_map(weights[:, :, : len(words)], [start, *source_words, end], words, image)
+    for line in dict.fromkeys(str(each.message) for each in caught):
+        warn(line)
     say(f"Attention: {image}")
 
 
@@ -238,6 +243,9 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
         sentences = text_files.stripped(" ".join(sentence.splitlines()) for sentence in arguments.sentence)
         if "" in sentences:
             raise ValueError(f"sentence {sentences.index('') + 1} of {len(sentences)} is empty; give at least one word")
+        for number, sentence in enumerate(sentences, start=1):
+            if sentence != sentence.encode(errors="replace").decode():  # a lone surrogate stands for another byte
+                raise ValueError(f"sentence {number} of {len(sentences)} is not UTF-8; expected UTF-8")
         yield sentences
         return
     if arguments.file:

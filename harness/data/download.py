@@ -145,7 +145,8 @@ def _plain(error: BaseException, url: str) -> BaseException:
     import urllib3
 
     if isinstance(error, requests.ConnectionError):
-        return NoAnswer(f"no connection ({without_secrets(reason_of(error), url)})")
+        proxy = " to the proxy" if isinstance(error, requests.exceptions.ProxyError) else ""
+        return NoAnswer(f"no connection{proxy} ({without_secrets(reason_of(error), url)})")
     if isinstance(error, urllib3.exceptions.HTTPError):
         return CutShort(f"broken off ({without_secrets(reason_of(error), url)})")
     if isinstance(error, requests.RequestException | OSError):
@@ -176,7 +177,7 @@ def _session() -> Any:
 def reason_of(error: BaseException) -> str:
     """Return the innermost reason of an error as one line of at most 100 characters."""
     with contextlib.suppress(AttributeError, IndexError):
-        while isinstance(inner := getattr(error, "reason", None) or error.args[0], BaseException):
+        while isinstance(inner := getattr(error, "reason", None) or error.args[-1], BaseException):
             error = inner
     text = " ".join(str(error).split()) or type(error).__name__
     system_error = re.search(r"\[Errno -?\d+\] ([^()\[\]]+)", text)

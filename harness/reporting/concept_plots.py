@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -19,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from harness.reporting import plot_style
 from harness.reporting.formatting import quantity
 from harness.reporting.plot_style import FAINT, INK, NARROW, STYLES, Layout, Style, styled
-from harness.text import short_line
+from harness.text import first_few, short_line
 from harness.training import schedules
 from impls import formulas
 from impls.contract import Activation, Training
@@ -174,6 +176,7 @@ def attention_heat_map(
     total = layers * down * height
     picture, grid = plot_style.figure(across * width + 2.2, total + 1.6, rows=layers * down, columns=across)
     largest = max(float(values.max()), 0.1)
+    fonts = _fonts_for("".join(source + target))
     for index, axes in np.ndenumerate(grid):
         layer, head = index[0] // down, index[0] % down * across + index[1]
         if head >= heads:
@@ -182,12 +185,41 @@ def attention_heat_map(
         image = axes.imshow(values[layer, head], cmap="Blues", vmin=0, vmax=largest, aspect="auto")
         axes.set_title("" if single else f"layer {layer + 1}, head {head + 1}", fontsize=9, fontweight="normal")
         is_lowest = head + across >= heads
-        axes.set_xticks(range(columns), source if is_lowest else [], rotation=90, fontsize=text_size, minor=False)
-        axes.set_yticks(range(rows), target if index[1] == 0 else [], fontsize=text_size)
+        axes.set_xticks(range(columns), source if is_lowest else [], rotation=90, fontsize=text_size, fontfamily=fonts)
+        axes.set_yticks(range(rows), target if index[1] == 0 else [], fontsize=text_size, fontfamily=fonts)
         axes.grid(visible=False)
         axes.tick_params(length=2)
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 3 / total), pad=0.01, aspect=25)
     bar.set_label("attention weight (each row sums to 1)")
     title = "Attention of each target token (down) to the source tokens (across)"
     picture.suptitle(textwrap.fill(title, int(10 * picture.get_figwidth())), fontsize=11, fontweight="bold")
-    plot_style.write(picture, path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ ")  # `_fonts_for` has named them
+        plot_style.write(picture, path)
+
+
+def _fonts_for(text: str) -> list[str]:
+    """Return matplotlib's default font, and installed ones with the characters of a text that it lacks.
+
+    Warns of characters that no font has.
+    """
+    default = font_manager.FontProperties()
+    families = [font_manager.get_font(font_manager.findfont(default)).family_name]
+    missing = set(text) - _characters(font_manager.findfont(default))
+    for font in sorted(font_manager.fontManager.ttflist, key=lambda font: font.name) if missing else ():
+        if found := missing & _characters(font.fname):
+            families.append(font.name)
+            missing -= found
+    if missing:
+        some = first_few(sorted(missing), 10)
+        warnings.warn(f"no installed font has {some}: they are drawn as boxes; install such a font", stacklevel=3)
+    return families
+
+
+def _characters(font: str) -> set[str]:
+    """Return the characters of a font file; none for the font that draws boxes, and for a file that is gone."""
+    try:
+        loaded = font_manager.get_font(font)
+    except (OSError, RuntimeError):
+        return set()
+    return set() if loaded.family_name.startswith("Last Resort") else set(map(chr, loaded.get_charmap()))

@@ -24,7 +24,7 @@ from harness.cli import score, sweep
 from harness.cli.main import main
 from harness.execution import launcher, local
 from harness.processes import machine
-from harness.storage import files, run_store
+from harness.storage import files, locks, run_store
 from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
@@ -208,6 +208,23 @@ def test_list_skips_records_of_another_schema(tmp_path: Path, capsys: pytest.Cap
     assert "foreign" in printed.err
     assert "schema=99" in printed.err
     assert "Runs in results" in printed.out
+
+
+def test_list_names_runs_that_have_begun_and_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    results = Path("results/local")
+    (results / "killed").mkdir(parents=True)
+    (results / "killed" / "checkpoint-1.json").write_text("{}")
+    (results / "an experiment").mkdir()
+    with locks.hold(results, "running"):
+        assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:-1] == [
+        "Runs in results/local: none has ended",
+        "  killed: was killed; repeat its command to resume it",
+    ]
+    assert lines[-1].startswith("  running: in progress, by process ")
+    main(["list"])
+    assert "running" not in capsys.readouterr().out
 
 
 def test_laws_prints_a_line_with_the_seconds_of_each_law(capsys: pytest.CaptureFixture[str]) -> None:

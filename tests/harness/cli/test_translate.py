@@ -100,6 +100,12 @@ def test_translate_draws_a_row_for_the_end_only_if_the_translation_has_one(
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_translate_names_the_characters_that_no_font_has(of_run: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", *of_run, "Ein \U000f1234 Hund", "--attention", "a.png"]) == 0
+    line = "bakeoff: no installed font has \U000f1234: they are drawn as boxes; install such a font\n"
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("unknown", [None, "never", "allowed"])
 def test_translate_passes_on_whether_unknown_words_are_allowed(
     trained: Trained,
@@ -144,6 +150,7 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["--every-hundredth", "--unknown", "never"], "takes no sentence"),
         (["--every-hundredth", "--test"], "takes no sentence"),
         (["a", " ", "b"], "sentence 2 of 3 is empty; give at least one word"),
+        (["a", "l\udce4uft"], "sentence 2 of 2 is not UTF-8; expected UTF-8"),
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )

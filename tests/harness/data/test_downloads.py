@@ -228,6 +228,15 @@ def test_fetch_without_network_fails_soon(
     assert len(error) < 300, "short enough to be read"
 
 
+def test_fetch_through_a_proxy_that_does_not_answer_names_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("https_proxy", closed_port())
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", "https://multi30k.example/")
+    assert main(["data", "--corpus", "multi30k"]) == 2
+    assert "multi30k.example: no connection to the proxy (Connection refused). Offline" in capsys.readouterr().err
+
+
 def test_fetch_messages_contain_no_secrets(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     secret = closed_port().replace("http://", "http://somebody:s%20cret@").rstrip("/") + "/files?token=hidden"
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", secret)

@@ -6,6 +6,7 @@ import io
 import itertools
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -375,6 +376,16 @@ def test_title_of_the_attention_to_a_short_sentence_fits_into_the_picture(
     (title,) = pictures[0].findobj(lambda artist: isinstance(artist, Text) and "Attention" in artist.get_text())
     box = title.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= pictures[0].bbox.width
+
+
+def test_attention_heat_map_finds_fonts_for_other_scripts_and_names_characters_without(tmp_path: Path) -> None:
+    picture, weights = tmp_path / "heads.png", np.ones((1, 1, 1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        concept_plots.attention_heat_map(weights, ["a", "\u210a"], ["a"], picture)
+    with pytest.warns(UserWarning, match="no installed font has \U000f1234: they are drawn as boxes") as caught:
+        concept_plots.attention_heat_map(weights, ["a", "\U000f1234"], ["a"], picture)
+    assert len(caught) == 1
 
 
 def test_attention_of_the_wrong_shape_or_ending_is_refused(tmp_path: Path) -> None:
