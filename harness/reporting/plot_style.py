@@ -158,7 +158,7 @@ def short(label: str, *, width: int = 24) -> str:
 def shorts(labels: Sequence[str], *, width: int = 24) -> list[str]:
     """Return labels as `short` does, without the words that all begin with if their cut labels would be equal.
 
-    Labels that would still be equal have their first word and the words that not all of them have.
+    Labels that would still be equal have their first word and the words that not all of them have, if there are any.
     """
     cut = [short(label, width=width) for label in labels]
     if len(set(cut)) == len(set(labels)):
@@ -169,8 +169,8 @@ def shorts(labels: Sequence[str], *, width: int = 24) -> list[str]:
         words = {place: labels[place].split() for place, other in enumerate(cut) if other == text}
         shared = set.intersection(*map(set, words.values()))
         for place, (first, *others) in words.items():
-            own = " ".join(word for word in others if word not in shared)
-            cut[place] = short(f"{first} … {own}".rstrip(",)"), width=width)
+            if own := " ".join(word for word in others if word not in shared):
+                cut[place] = short(f"{first[: width - 3]} … {own}".rstrip(",)"), width=width)
     return cut
 
 

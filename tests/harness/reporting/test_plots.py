@@ -347,6 +347,9 @@ def test_short_names_of_settings_that_differ_in_the_middle_differ_beside_another
     names = ["conv_ffn", *(f"paper (dropout=0.2, heads=4, {end}" for end in ends)]
     first, *others = [" ".join(name.split()) for name in plot_style.shorts(names, width=width)]
     assert (first, others) == ("conv_ffn", ["paper … positions=rotary", "paper … positions=alibi"])
+    names = [f"positions=sinusoidal, {more}learning rate 0.002" for more in ("", "norm=rms, ")]
+    expected = [plot_style.short(names[0], width=19), "positions=sinuso …\nnorm=rms"]
+    assert plot_style.shorts([*names, "base"], width=19)[:2] == expected
 
 
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
