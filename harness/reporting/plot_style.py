@@ -164,13 +164,14 @@ def shorts(labels: Sequence[str], *, width: int = 24) -> list[str]:
     if len(set(cut)) == len(set(labels)):
         return cut
     start = os.path.commonprefix(list(labels)).rfind(" ") + 1
-    cut = [short(label[start:], width=width) for label in labels]
+    cut, longest = [short(label[start:], width=width) for label in labels], width * 5 // 4
     for text in {text for text in cut if cut.count(text) > 1}:
         words = {place: labels[place].split() for place, other in enumerate(cut) if other == text}
         shared = set.intersection(*map(set, words.values()))
         for place, (first, *others) in words.items():
-            if own := " ".join(word for word in others if word not in shared):
-                cut[place] = short(f"{first[: width - 3]} … {own}".rstrip(",)"), width=width)
+            if own := " ".join(word for word in others if word not in shared).rstrip(",)"):
+                end = own if len(own) <= longest else f"…{own[1 - longest :]}"
+                cut[place] = f"{first[: width - 2]} …\n{end}"
     return cut
 
 

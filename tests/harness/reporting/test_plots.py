@@ -348,7 +348,7 @@ def test_short_names_of_settings_that_differ_in_the_middle_differ_beside_another
     first, *others = [" ".join(name.split()) for name in plot_style.shorts(names, width=width)]
     assert (first, others) == ("conv_ffn", ["paper … positions=rotary", "paper … positions=alibi"])
     names = [f"positions=sinusoidal, {more}learning rate 0.002" for more in ("", "norm=rms, ")]
-    expected = [plot_style.short(names[0], width=19), "positions=sinuso …\nnorm=rms"]
+    expected = [plot_style.short(names[0], width=19), "positions=sinusoi …\nnorm=rms"]
     assert plot_style.shorts([*names, "base"], width=19)[:2] == expected
 
 
