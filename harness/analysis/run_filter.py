@@ -8,7 +8,7 @@ from numbers import Number
 from operator import attrgetter
 from typing import Any
 
-from harness.experiments.run_names import flat_settings
+from harness.experiments.run_names import flat_settings, last_part
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord, Status
 from harness.text import brief, did_you_mean
@@ -51,8 +51,8 @@ def select(
 def _key(name: str, settings: Sequence[Mapping[str, Any]]) -> str:
     """Return the dotted name of a setting. Raises: ValueError if it is unknown or ambiguous."""
     dotted = name.replace("__", ".")
-    last_parts = {key: key.rpartition(".")[2] for row in settings for key in row}
-    matches = [key for key, last_part in last_parts.items() if dotted in (key, last_part)]
+    last_parts = {key: last_part(key) for row in settings for key in row}
+    matches = [key for key, last in last_parts.items() if dotted in (key, last)]
     if not matches:
         raise ValueError(f"{name}: no run has this setting{did_you_mean(dotted, last_parts.values())}")
     if len(matches) > 1 and dotted not in matches:

@@ -44,6 +44,14 @@ def test_row_has_the_record_that_was_started_last() -> None:
     [
         (["recipe.dropout=0.3"], {"paper (dropout=0.1)", "paper (dropout=0.3)"}),
         (
+            ["recipe.dropout=0.3 recipe.norm=rms"],
+            {"paper (dropout=0.1, norm=layernorm)", "paper (dropout=0.3, norm=rms)"},
+        ),
+        (
+            ["recipe.dropout=0.3 recipe.norm=rms matmul_precision=medium"],
+            {"paper", "paper (dropout=0.3, norm=rms, matmul_precision=medium)"},
+        ),
+        (
             ["recipe.dropout=0.3 recipe.norm=rms", "recipe.heads=4", "recipe.heads=4 recipe.norm=rms"],
             {"paper", "paper (dropout=0.3, norm=rms)", "paper (heads=4)", "paper (heads=4, norm=rms)"},
         ),
@@ -126,24 +134,6 @@ def test_groups_number_tables_of_one_title() -> None:
     assert [(table.budget, table.title) for table in tables] == [
         (budget, numbered) for budget in budgets for numbered in (title, f"{title} (2)")
     ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "own", "changed"),
-    [
-        ({"dropout": 0.2, "norm_order": "post"}, "dropout=0.3, norm_order=pre", "dropout=0.2, norm_order=post"),
-        ({"dropout": 0.2, "norm_order": "post", "tying": "none"}, "", "dropout=0.2, norm_order=post, tying=none"),
-    ],
-)
-def test_rows_name_the_variants_own_settings_only_if_few_differ(
-    changes: dict[str, Any], own: str, changed: str
-) -> None:
-    tuned = record("tuned", recipe=RECIPES["tuned"], matmul_precision="medium")
-    other = record("tuned", recipe=replace(RECIPES["tuned"], **changes), matmul_precision="medium")
-    expected = [f"tuned ({settings})" if settings else "tuned" for settings in (own, changed)]
-    assert sorted(row.label for row in rows([tuned, other])) == sorted(expected)
-    several = rows([tuned, other, record("paper")])
-    assert {row.label for row in several} > {f"tuned ({changed}, matmul_precision=medium)"}
 
 
 @pytest.mark.parametrize(("heads", "named", "end"), [((1, 2, 4, 16), 4, ")"), ((1, 2, 4, 16, 32), 3, " and 2 more)")])
