@@ -65,15 +65,13 @@ PLAIN = PlainRecipe(
 
 TUNED = TransformerRecipe(
     name="tuned",
-    source="Wu et al. 2021, Good for Misconceived Reasons, the text-only model; Xiong et al. 2020 (pre-norm)",
+    source="Wu et al. 2021, Good for Misconceived Reasons, the text-only model; Su et al. 2021 (rotary positions)",
     heads=4,
     ffn_width=1024,
-    dropout=0.3,
+    dropout=0.2,
     attention_dropout=0.0,
     activation_dropout=0.0,
-    positions="sinusoidal",
-    embedding_init="width",
-    norm_order="pre",
+    positions="rotary",
     tying="all",
 )
 
@@ -126,11 +124,11 @@ TRAININGS: dict[str, Training] = {
         beta2=0.98,
         schedule="inverse_sqrt",
         peak_rate=1e-3,
-        warmup_updates=1_000,
+        warmup_updates=500,
         clip_norm=1.0,
         batching="random",
-        batch_size=128,
-        epochs=30,
+        batch_size=64,
+        epochs=16,
         label_smoothing=0.1,
         averaged_epochs=5,
     ),
