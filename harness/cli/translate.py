@@ -148,7 +148,7 @@ def completed_run(results: Path, name: str) -> RunRecord:
 
 def _check_options(arguments: argparse.Namespace, runs: int) -> None:
     image = arguments.attention
-    if image is not None and image.suffix not in IMAGE_SUFFIXES:
+    if image is not None and image.suffix.lower() not in IMAGE_SUFFIXES:
         raise ValueError(f"--attention {image}: the file name must end in {' or '.join(IMAGE_SUFFIXES)}")
     if runs > 1 and (image or arguments.every_hundredth):
         raise ValueError("--attention and --every-hundredth are about one run: give one --run")
