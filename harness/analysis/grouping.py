@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from harness.analysis.caveats import of_test_set
-from harness.experiments import suites
-from harness.experiments.overrides import override
-from harness.experiments.run_names import flat_settings, short_names
+from harness.analysis.row_labels import changed_fields, is_reduced, row_labels, with_own_data
 from harness.experiments.serialization import canonical_json, to_json
-from harness.experiments.specs import Budget, DataSpec, RunSpec
+from harness.experiments.specs import Budget, RunSpec
 from harness.storage.records import RunRecord
 from harness.text import count, first_few, short_line
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
@@ -30,9 +28,6 @@ BUDGETS = {
 }
 BATCHES = {"random": "random batches", "length": "batches of similar length", "tokens": "batches by tokens"}
 CORPORA = ("multi30k", "files", "captions")
-SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
-EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
-MOST_EXPLICIT = 2
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
@@ -158,15 +153,20 @@ class RunTable:
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
         sources = "its source" if len(retrained) == 1 else "their sources"
         changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
+        both = retrained == changed
         other_data = dict.fromkeys(name for _, spec in specs for name in _other_data(spec))
         reasons = (
             (data.corpus != "multi30k", f"the corpus is {data.corpus}, not Multi30k"),
             (data.training_pairs is not None, f"{data.training_pairs or 0:,} training pairs only"),
-            (any(_is_reduced(record.spec) for record in self.records), _reduced_size(self.records)),
+            (any(is_reduced(record.spec) for record in self.records), _reduced_size(self.records)),
             (short, f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}"),
-            (retrained, f"not trained as in {sources}{self._unless_all(retrained, ' ({})')}"),
+            (retrained and not both, f"not trained as in {sources}{self._unless_all(retrained, ' ({})')}"),
             (other_data, f"data settings other than the published ones ({', '.join(other_data)})"),
-            (changed, f"recipe settings other than the variant's own{self._unless_all(changed, ' ({})')}"),
+            (
+                changed,
+                f"{'training and ' * both}recipe settings other than the variant's own"
+                f"{self._unless_all(changed, ' ({})')}",
+            ),
             (not any(row.completed for row in self.rows), "no run completed"),
         )
         return tuple(reason for applies, reason in reasons if applies)
@@ -224,7 +224,7 @@ def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:
     """Return a row for each set of settings, apart from the seed, built-in variants first."""
     by_settings = group_by(_unique(records), lambda record: canonical_json({**to_json(record.spec), "seed": 0}))
     ordered = sorted(by_settings.items(), key=lambda item: (variant_order(item[1][0].spec.variant), item[0]))
-    labels = distinct(_labels([same[0].spec for _, same in ordered]))
+    labels = distinct(row_labels([same[0].spec for _, same in ordered]))
     return tuple(
         TableRow(label, same[0].spec.variant, tuple(sorted(same, key=lambda record: record.spec.seed)))
         for label, (_, same) in zip(labels, ordered, strict=True)
@@ -276,7 +276,7 @@ def _table_key(record: RunRecord) -> tuple[Any, ...]:
         spec.updates or 0,
         _is_joint(spec),
         _batching(spec),
-        _is_reduced(spec),
+        is_reduced(spec),
     )
 
 
@@ -293,7 +293,7 @@ def _title(records: Sequence[RunRecord]) -> str:
     parts = [f"{spec.data.corpus} {spec.data.direction}", short_line(spec.data.test_set)]
     if spec.data.training_pairs is not None:
         parts.append(f"{spec.data.training_pairs:,} training pairs")
-    if any(_is_reduced(record.spec) for record in records):
+    if any(is_reduced(record.spec) for record in records):
         parts.append(_reduced_size(records))
     if spec.updates is not None:
         parts.append(f"at most {count(spec.updates, 'update')}")
@@ -310,14 +310,6 @@ def _reduced_size(records: Sequence[RunRecord]) -> str:
     return f"reduced size (width {widths.pop()})" if len(widths) == 1 else "reduced size"
 
 
-def _is_reduced(spec: RunSpec) -> bool:
-    """Return whether a built-in variant is narrower than its own recipe; external variants have no standard size."""
-    built_in = RECIPES.get(spec.variant)
-    if built_in is None or spec.recipe is None:
-        return False
-    return any(getattr(spec.recipe, name, 0) < getattr(built_in, name, 0) for name in ("width", "embedding_width"))
-
-
 def _trained_as_source(spec: RunSpec) -> bool:
     """Return whether a built-in variant is trained as its source trains it, apart from the number of epochs."""
     own = TRAININGS.get(spec.variant, spec.training)
@@ -326,9 +318,8 @@ def _trained_as_source(spec: RunSpec) -> bool:
 
 def _other_data(spec: RunSpec) -> list[str]:
     """Return the settings of direction, test set and words that are not the default, or not the source's own."""
-    source = suites.AS_SOURCE.get(spec.variant, ()) if spec.budget == "source" else ()
-    run = override(replace(spec, data=DataSpec(max_length=spec.data.max_length)), source)
-    return [name for name in PUBLISHED_DATA if getattr(spec.data, name) != getattr(run.data, name)]
+    own = with_own_data(spec).data
+    return [name for name in PUBLISHED_DATA if getattr(spec.data, name) != getattr(own, name)]
 
 
 def _is_joint(spec: RunSpec) -> bool:
@@ -339,62 +330,3 @@ def _is_joint(spec: RunSpec) -> bool:
 def _batching(spec: RunSpec) -> str:
     """Return the batching in budgets with one batching per table; otherwise an empty string."""
     return "" if spec.budget == "source" else spec.training.batching
-
-
-# Labels ---------------------------------------------------------------------------------------------------------------
-
-
-def _labels(specs: Sequence[RunSpec]) -> list[str]:
-    """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe.
-
-    Where a variant's rows differ in more than `MOST_EXPLICIT` settings, those with its own value are left out.
-    """
-    flat = [flat_settings(spec) for spec in specs]
-    execution = [name for name in EXECUTION_SETTINGS if _differs(name, flat)]
-    by_variant = group_by(flat, lambda settings: settings["variant"])
-    varying = {
-        variant: [name for name in dict.fromkeys(itertools.chain(*same)) if _differs(name, same)]
-        for variant, same in by_variant.items()
-    }
-    shown = []
-    for spec, settings in zip(specs, flat, strict=True):
-        names = list(dict.fromkeys([*(name for name in varying[spec.variant] if name in settings), *execution]))
-        if len(names) > MOST_EXPLICIT:
-            own = _own_settings(spec)
-            names = [name for name in names if name not in own or settings[name] != own[name]]
-        names = [*changed_fields(spec), *names]
-        shown.append(dict.fromkeys("framework" if name == "backend" else name for name in names))
-    short = short_names(itertools.chain(*shown))
-    extras = [", ".join(_setting(name, short, flat[row]) for name in names) for row, names in enumerate(shown)]
-    return [short_line(spec.variant) + f" ({extra})" * bool(extra) for spec, extra in zip(specs, extras, strict=True)]
-
-
-def _own_settings(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings of a built-in variant's recipe and training, and of its precision; empty for others."""
-    built_in = RECIPES.get(spec.variant)
-    if built_in is None or type(built_in) is not type(spec.recipe):
-        return {}
-    own = replace(
-        spec, recipe=built_in, training=TRAININGS[spec.variant], precision="float32", matmul_precision="highest"
-    )
-    parts = ("recipe", "training", "precision", "matmul_precision")
-    return {name: value for name, value in flat_settings(own).items() if name.partition(".")[0] in parts}
-
-
-def _setting(name: str, short: Mapping[str, str], settings: dict[str, Any]) -> str:
-    """Return a setting as text; the framework together with the backend of Keras."""
-    value = short_line(str(settings[name]))
-    if name == "framework":
-        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else value
-    return f"{short[name]}={value}"
-
-
-def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
-    return len({canonical_json(values.get(name)) for values in settings}) > 1
-
-
-def changed_fields(spec: RunSpec) -> list[str]:
-    """Return the fields of the recipe, except sizes, that differ from the built-in variant."""
-    free = [f"recipe.{name}" for name in SIZES] if _is_reduced(spec) else []
-    own = {name: value for name, value in _own_settings(spec).items() if name.startswith("recipe.")}
-    return [name for name, value in flat_settings(spec).items() if name not in free and own.get(name, value) != value]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.grouping import changed_fields, distinct, groups, rows
+from harness.analysis.grouping import distinct, groups, rows
+from harness.analysis.row_labels import changed_fields
 from harness.experiments.run_names import flat_settings, last_part, short_names
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec

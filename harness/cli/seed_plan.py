@@ -109,8 +109,9 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     The table with most rows of the plan is preferred, then one on the same test set, then one on the same corpus, then
     one with models of the same size, then that with most degrees of freedom.
     """
-    from harness.analysis.grouping import SIZES, groups
+    from harness.analysis.grouping import groups
     from harness.analysis.power import estimate_noise
+    from harness.analysis.row_labels import SIZES
 
     def size(spec: RunSpec) -> tuple[object, ...]:
         return tuple(getattr(spec.recipe, name, None) for name in SIZES)

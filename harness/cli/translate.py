@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from harness import text
-from harness.analysis.grouping import changed_fields
+from harness.analysis.row_labels import changed_fields
 from harness.cli import folder_options, options, score, translation_engine
 from harness.cli.console import say, warn
 from harness.evaluation import ensemble
