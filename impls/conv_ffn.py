@@ -1,4 +1,4 @@
-"""Variant `conv_ffn`: the feed-forward is two convolutions of width 1 with GELU in between, four times the width.
+"""Variant `conv_ffn`: the feed-forward is two convolutions of width 1 with GELU between, four times the model's width.
 
     feed_forward(x) = conv_outer(gelu(conv_inner(x)))         gelu(x) = x * Phi(x), Phi the normal distribution function
 

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from impls.contract import Arrays, GruRecipe, Numbers, Recipe, TransformerRecipe
+from impls.formulas import sinusoids
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -112,17 +113,12 @@ def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
 
 
 def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> Numbers:
-    """Return what is added to the embedding at each position of a side, "source" or "target": [max_length,D].
-
-    Source: Vaswani et al. 2017, section 3.5, sines and cosines interleaved.
-    """
+    """Return what is added to the embedding at each position of a side, "source" or "target": [max_length,D]."""
     if recipe.positions == "learned":
         return weights[f"{side}.positions"]
-    table = np.zeros((recipe.max_length, recipe.width))
     if recipe.positions == "sinusoidal":
-        angle = np.arange(recipe.max_length)[:, None] / 10_000 ** (np.arange(0, recipe.width, 2) / recipe.width)
-        table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle)
-    return table.astype(np.float32)
+        return sinusoids(recipe.max_length, recipe.width).astype(np.float32)
+    return np.zeros((recipe.max_length, recipe.width), np.float32)
 
 
 def _deviation(recipe: Recipe, shape: tuple[int, ...]) -> float:

@@ -1,4 +1,4 @@
-"""Finds ablated fields that also change the size of level embeddings relative to position vectors."""
+"""Finds ablated fields that also change the size of word embeddings relative to position vectors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from impls.contract import GruRecipe, TransformerRecipe
 Kind = Literal[
     "settings", "files", "vocabularies", "decoding", "signatures", "training", "updates", "stream", "seeds", "weights"
 ]
-"""What runs that share a table must agree in; `harness check` has a rule for each."""
+"""What runs that share a table must agree in; `check` has a rule for each."""
 
 SOURCE_KINDS: tuple[Kind, ...] = ("settings", "files", "signatures")
 """The kinds that apply to runs trained as their sources train them."""

@@ -43,7 +43,7 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = " ".join(SIDES.split())
-    parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
+    parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or the path of a run")
     parser.add_argument(
         "--format", choices=typing.get_args(Format), default="text", help="form of the output (default text)"
     )

@@ -1,4 +1,4 @@
-"""`data`: download, tokenize and cache a corpus, and describe it.
+"""`data`: download, tokenise and cache a corpus, and describe it.
 
 Multi30k is taken from the folder in MULTI30K_DIR, from the cache, or downloaded; a mirror that sends less than 8 KiB in
 9 seconds is skipped, and the download ends after 180 seconds. Your own text must be UTF-8 with LF or CR LF line ends

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cli import folder_options, options, report_writing
+from harness.cli import folder_options, report_writing
 from harness.cli.console import say_json, warn
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"leave source and reference of the test set out of the page (default: only for {run_store.PUBLISHED!r})",
     )
-    options.add_json(parser, "only the leaderboards, and write no report,")
+    parser.add_argument(
+        "--json", action="store_true", help="print the leaderboards as JSON and write no report (default: write it)"
+    )
     folder_options.add_results(parser)
 
 

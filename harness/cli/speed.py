@@ -93,11 +93,11 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         help="beam width to time, in addition to greedy search (default 5)",
     )
     parser.add_argument(
-        "--timeout",
+        "--silence",
         type=options.seconds,
         default=TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help=f"give up on a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
+        help=f"seconds without an answer before a model is given up (default {TIMEOUT_SECONDS:.0f}; 0: never)",
     )
     options.add_note(parser)
     folder_options.add_reports(parser)
@@ -209,7 +209,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
         base=base,
         command=arguments.typed,
         note=arguments.note,
-        timeout_seconds=arguments.timeout or None,
+        timeout_seconds=arguments.silence or None,
     )
     return plan, dataset
 

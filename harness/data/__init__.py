@@ -7,5 +7,5 @@ Output: seeded, reproducible batches of padded id arrays.
 - `dataset.Dataset` is a tokenised corpus with vocabularies and splits, from the cache or newly preprocessed.
 - `batches.training_batches` yields the `impls.contract.Batch`es that models consume.
 
-Called by training, evaluation and speed measurements. Tokenizers run in a separate process (`tokenizer_process`).
+Tokenizers run in a separate process (`tokenizer_process`).
 """

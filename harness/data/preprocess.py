@@ -57,7 +57,10 @@ def _versions(data: DataSpec) -> dict[str, str]:
 
 
 def check_libraries(data: DataSpec) -> None:
-    """Raise ValueError if a library that scores translations is missing, so that no training ends without scores."""
+    """Raise ValueError if a library that tokenises the corpus or scores translations is missing.
+
+    Called before training, so that none ends without scores.
+    """
     for library, version in _versions(data).items():
         if not version:
             raise ValueError(f"{library} is not installed: python -m pip install '.[data]'")

@@ -7,6 +7,4 @@ Output: translations, per-sentence losses and scores with their signatures.
 - `ensemble.Ensemble` lets several models translate as one.
 - `metrics` computes perplexity, BLEU and chrF from token lists and detokenised text.
 - `evaluate.TestResults` are the results of a model on the test set.
-
-Called by `harness.training` at the end of a run and by the commands `score` and `translate`.
 """

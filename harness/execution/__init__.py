@@ -7,5 +7,5 @@ Output: a finished record per run; failed, hung and interrupted runs are retried
 - `local.LocalLauncher` turns the end of a worker process into a record, a retry or a failure.
 - `eta` estimates the remaining time.
 
-Called by the commands `bench` and `ablate`. Each run is a process of its own (`harness.processes.workers`).
+Each run is a process of its own (`harness.processes.workers`).
 """

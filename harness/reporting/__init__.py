@@ -9,6 +9,4 @@ Output: terminal text, Markdown, HTML, LaTeX, CSV and SVG.
 - `pages.write` writes a document as HTML, Markdown, headline.json and pictures.
 
 `bench_report`, `ablation_report`, `comparison_report`, `speed_report` and `models_report` hold the content.
-
-Called by the commands `report`, `bench`, `ablate`, `compare` and `speed`.
 """

@@ -7,6 +7,4 @@ Output: files that are written atomically and verified when they are read.
 - `run_store` reads and writes the folder of a run.
 - `files` writes atomically and reads with size limits.
 - `checkpoint_files` keeps two generations of training state.
-
-Called by training, evaluation, execution and analysis.
 """

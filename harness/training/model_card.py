@@ -109,7 +109,7 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
         f"## Corpus\n\n{_corpus(record, dataset)}\n\n{_block(data)}",
         f"## Training\n\n{_training(record)}\n\n{_block(to_json(spec.training))}",
         f"## Commit\n\n{_commit(record)}",
-        f"## Use\n\n{_tokens(dataset)} {_model(record)}",
+        f"## Use\n\n{_tokens(dataset)} {_model(record, kind)}",
         f"Run this in the folder of this card:\n\n```python\n{_code(record, kind)}```",
     ]
     return printable("\n\n".join(sections) + "\n")
@@ -164,10 +164,12 @@ def _tokens(dataset: Dataset) -> str:
     )
 
 
-def _model(record: RunRecord) -> str:
+def _model(record: RunRecord, kind: str) -> str:
     if record.spec.recipe is None:
         variant = short_line(record.spec.variant)
         return f"These are weights alone: build the model with `{variant}`, and give them to its `set_weights`."
+    if kind == "safetensors":
+        return "The code needs Bakeoff, and searches as the run did."
     return (
         "Greedy search in float32 gives the translations of Bakeoff itself; the beam search of another library divides "
         "by another function of the length."

@@ -14,6 +14,7 @@ from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.causality_law import changed, cuts
 from harness.conformance.evaluation_laws import rows_of, trimmed
 from harness.data.batches import pad
+from harness.text import command_line
 from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
 BATCHES = 3
@@ -62,7 +63,7 @@ def check_model(
         for turn, batch in enumerate(dealt(batches)):
             _check_batch(model, batch, turn, share)
     except LawViolated as broken:
-        command = f"python -m harness laws --fast {options}"
+        command = command_line(f"laws --fast {options}")
         # "from None": the sentence says all; a second traceback would repeat it.
         raise SelfCheckFailed(f"self-check before training: {broken}; to test all laws: {command}") from None
 

@@ -14,7 +14,7 @@ LENGTH_PENALTY = 0.6
 
 @dataclass(frozen=True)
 class Search:
-    """The search that is stored with exported weights: its width, length limit and penalty, and ids never chosen."""
+    """A library's beam search: its width, length limit and penalty, and ids never chosen."""
 
     beam: int
     max_tokens: int

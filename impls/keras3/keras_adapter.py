@@ -133,8 +133,8 @@ class KerasModel:
         return totals
 
     def peek_totals(self) -> Totals:
-        # The pending updates are added one by one, so that the time of the call does not change the rounding.
         """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
+        # The pending updates are added one by one, so that the time of the call does not change the rounding.
         totals = self._summed
         for update, tokens in self._sums:
             objective, nats, norm = (float(ops.convert_to_numpy(value)) for value in update)

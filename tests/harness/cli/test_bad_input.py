@@ -114,7 +114,7 @@ BAD = {
     "speed --baseline plane": "did you mean 'plain'?",
     "speed --baseline none --baseline plain": "give one or the other",
     "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
-    "speed --timeout soon": "'soon' is not a number of seconds",
+    "speed --silence soon": "'soon' is not a number of seconds",
     "speed --corpus captions --tokenizer whitespace --weights nothing": "run 'nothing': there is none in",
     "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' is not available",
 }
