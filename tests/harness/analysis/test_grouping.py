@@ -51,6 +51,10 @@ def test_row_has_the_record_that_was_started_last() -> None:
             ["recipe.dropout=0.3 recipe.norm=rms matmul_precision=medium"],
             {"paper", "paper (dropout=0.3, norm=rms, matmul_precision=medium)"},
         ),
+        (  # the variant's own search has beam 5
+            ["decoding.beam=5 decoding.length_penalty=0 data.merges=500"],
+            {"paper (beam=1)", "paper (merges=500, length_penalty=0.0)"},
+        ),
         (
             ["recipe.dropout=0.3 recipe.norm=rms", "recipe.heads=4", "recipe.heads=4 recipe.norm=rms"],
             {"paper", "paper (dropout=0.3, norm=rms)", "paper (heads=4)", "paper (heads=4, norm=rms)"},
@@ -124,6 +128,14 @@ def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict
     run = record("paper", budget="source", training=replace(TRAININGS["paper"], **changes))
     (table,) = groups([run])
     assert any(reason == "not trained as in its source" for reason in table.departures) == departs
+
+
+def test_departures_name_rows_once_that_differ_in_recipe_and_training() -> None:
+    recipe = replace(RECIPES["learned_positions"], heads=4)  # type: ignore[call-arg]
+    changed = record(budget="source", recipe=recipe, training=TRAININGS["paper"])
+    (table,) = groups([record(budget="source"), changed])
+    (reason,) = table.departures
+    assert reason.startswith("training and recipe settings other than the variant's own (learned_positions (heads=4, ")
 
 
 def test_groups_number_tables_of_one_title() -> None:
