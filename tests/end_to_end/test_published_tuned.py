@@ -17,7 +17,7 @@ from harness.analysis.leaderboard import TableAnalysis, analyse_bench
 from harness.cli import bench
 from harness.cli.main import parser
 from harness.experiments.specs import DataSpec
-from harness.reporting.formatting import between, number
+from harness.reporting.formatting import between, bounds, number, signed
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TRAININGS
@@ -28,9 +28,15 @@ FOLDER, CASED, CPU = (
 RUNS = run_store.records(FOLDER)
 ALL_ON_CPU = run_store.records(CPU)
 ON_2017 = [run for run in ALL_ON_CPU if run.spec.data.test_split != DataSpec().test_split]
-OWN, PRE_NORM = (
-    [run for run in ALL_ON_CPU if run not in ON_2017 and (run.spec.recipe == RECIPES["tuned"]) is own]
-    for own in (True, False)
+ON_2016 = [run for run in ALL_ON_CPU if run not in ON_2017]
+PRE_NORM = [run for run in ON_2016 if run.spec.recipe != RECIPES["tuned"]]
+OWN, GREEDY, NOT_DIVIDED = (
+    [
+        run
+        for run in ON_2016
+        if run not in PRE_NORM and (run.spec.decoding.beam, run.spec.decoding.length_penalty) == search
+    ]
+    for search in ((5, 1), (1, 1), (5, 0))
 )
 SECTION = " ".join(section("A strong recipe").split())
 DIRECTIONS = ("de-en", "en-de")
@@ -153,6 +159,20 @@ def test_results_page_repeats_the_gain_over_the_earlier_settings() -> None:
     losses, scores = curves(OWN)
     *chosen, final = [f"{scores[epoch - 1]:.1f}" for epoch in (4, 8, 12, 16)]
     assert f"is {', '.join(chosen)} and {final} after 4, 8, 12 and 16 epochs, and the loss {losses[15]:.3f}" in SECTION
+
+
+def test_results_page_repeats_what_the_search_contributes() -> None:
+    judged = analysed(CPU, OWN[0].spec.data)
+    by_length, by_beam = (
+        judged.leaderboards["bleu_sacre"].comparisons.between(label(judged, runs[0]), label(judged, GREEDY[0]))
+        for runs in (OWN, NOT_DIVIDED)
+    )
+    for runs in (GREEDY, NOT_DIVIDED):
+        assert [run.environment["trained_as"] for run in runs] == [run.id for run in OWN]
+    scores = [f"{mean(runs, 'bleu_sacre'):.1f}" for runs in (GREEDY, NOT_DIVIDED)]
+    assert f"greedy search has {scores[0]} BLEU and beam 5 without this division {scores[1]}" in SECTION
+    assert f"difference is {signed(by_beam.mean, 2)} ({bounds(by_beam, 2)})" in SECTION
+    assert f"adds {number(by_length.mean, 2)} ({between(by_length, 2)}) to greedy search" in SECTION
 
 
 def test_results_page_repeats_the_scores_on_the_test_sets_of_2017() -> None:
