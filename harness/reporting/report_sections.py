@@ -50,6 +50,11 @@ CITATIONS = (
         "}}",
     ),
 )
+AT_COMMIT = Text(
+    "Run these commands with the code of the runs' commit, which “Environment” names: later versions may have other "
+    "defaults.",
+    "aside",
+)
 DEFINITIONS = (
     "Loss is in nats per target token, padding excluded: a sum divided by a count. Perplexity is its exponential, "
     "without label smoothing. Training loss and perplexity are taken while training, with dropout; the training loss "
@@ -159,7 +164,7 @@ def method(records: Sequence[RunRecord], agreements: Sequence[str]) -> list[Bloc
     (data_title, data_entry), (title, entry) = CITATIONS
     return [
         Heading("Method and data", slug="method"),
-        *([Disclosure("Commands", (Code("\n".join(commands)),), "commands")] if commands else []),
+        *([Disclosure("Commands", (AT_COMMIT, Code("\n".join(commands))), "commands")] if commands else []),
         Disclosure("How it was measured", (Items(measured),), "measured"),
         Disclosure("What agrees in all runs", (Items(tuple(agreements)),), "fairness"),
         Disclosure("What each variant follows", (sources,), "sources"),

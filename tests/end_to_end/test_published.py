@@ -21,6 +21,7 @@ from published_records import FOLDERS, PUBLISHED, RECORDS, REPORTS, RESULTS_PAGE
 
 from harness.analysis.evidence import metric_function, row_evidence
 from harness.analysis.metric_registry import METRICS
+from harness.analysis.row_labels import changed_fields
 from harness.analysis.statistics import compare_rows
 from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
@@ -222,6 +223,13 @@ def possible_runs(plan: ablate.AblationPlan) -> list[RunSpec]:
     return [*plan.independent_runs, *(rate_tuning.at_rate(spec, rate) for spec in plan.specs for rate in rates)]
 
 
+def has_earlier_defaults(record: RunRecord) -> bool:
+    """Return whether a run of `tuned` has its earlier settings although its command does not set them."""
+    return (
+        record.spec.variant == "tuned" and bool(changed_fields(record.spec)) and "--set recipe." not in record.command
+    )
+
+
 @pytest.mark.usefixtures("multi30k_folder")
 def test_published_commands_plan_their_runs() -> None:
     plans = {
@@ -229,6 +237,7 @@ def test_published_commands_plan_their_runs() -> None:
         "bench": lambda arguments: bench._plan(arguments)[1],
         "ablate": lambda arguments: possible_runs(ablate._plan(arguments)),
     }
-    for words, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=words_of):
+    of_today = [record for record in itertools.chain(*FOLDERS.values()) if not has_earlier_defaults(record)]
+    for words, records in itertools.groupby(of_today, key=words_of):
         ids = {spec.id for spec in plans[words[0]](parser().parse_args(words))}
         assert {record.id for record in records} <= ids

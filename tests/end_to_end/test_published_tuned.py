@@ -161,6 +161,35 @@ def test_results_page_repeats_the_gain_over_the_earlier_settings() -> None:
     assert f"is {', '.join(chosen)} and {final} after 4, 8, 12 and 16 epochs, and the loss {losses[15]:.3f}" in SECTION
 
 
+def test_results_page_repeats_what_each_setting_taken_back_changes() -> None:
+    levers = run_store.records(ROOT / published_pages.TUNED_LEVERS)
+    (base,) = (run for run in levers if run in OWN)
+    earlier, recipe = PRE_NORM[0].spec, RECIPES["tuned"]
+    warmed = replace(TRAININGS["tuned"], batch_size=128, warmup_updates=earlier.training.warmup_updates)
+    fields = ("positions", "dropout", "embedding_init", "norm_order")
+    one_back = [(replace(recipe, **{name: getattr(earlier.recipe, name)}), base.spec.training) for name in fields]
+    cells = []
+    for changed, training in [*one_back, (recipe, warmed)]:
+        (run,) = (run for run in levers if (run.spec.recipe, run.spec.training) == (changed, training))
+        assert replace(run.spec, recipe=recipe, training=base.spec.training) == base.spec
+        change = (run.scores["bleu_sacre"] or 0.0) - (base.scores["bleu_sacre"] or 0.0)
+        cells.append((signed(change, 1), f"{run.curve[-1].validation_loss:.3f}"))
+    assert len(levers) == 1 + len(cells)
+    (sinusoids, loss), *others = cells
+    names = (
+        "dropout 0.3",
+        "embeddings of unit variance",
+        "pre-norm",
+        "and batches of 128 with 1,000 updates of warm-up",
+    )
+    listed = [f"{name} {change} and {loss}" for name, (change, loss) in zip(names, others, strict=True)]
+    assert f"sinusoids have {sinusoids} BLEU and a loss of {loss}, {', '.join(listed)}." in SECTION
+    assert (
+        f"{base.scores['bleu_sacre']:.1f} BLEU and the validation loss of {base.curve[-1].validation_loss:.3f}"
+        in SECTION
+    )
+
+
 def test_results_page_repeats_what_the_search_contributes() -> None:
     judged = analysed(CPU, OWN[0].spec.data)
     by_length, by_beam = (
