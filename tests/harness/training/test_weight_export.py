@@ -18,6 +18,7 @@ from stored_weights import LEARNED, stored
 
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.search import translate
+from harness.experiments.specs import DecodingSpec, LengthFormula
 from harness.training import load, model_card, weight_export
 from impls import registry
 from impls.contract import Recipe
@@ -112,6 +113,15 @@ def test_example_of_a_card_is_in_the_source_language(direction: str, first: str,
     record, folder = stored(tmp_path, data=replace(DATA, direction=direction)), tmp_path / "exported"
     weight_export.export(record, tmp_path, "safetensors", folder)
     assert f'sentences = [["{first}", ' in (folder / weight_export.CARD).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("formula", "differs"), [("wu", True), ("power", False)])
+def test_card_says_whether_libraries_divide_by_another_function_of_the_length(
+    formula: LengthFormula, differs: bool, tmp_path: Path
+) -> None:
+    record = stored(tmp_path, decoding=DecodingSpec(beam=5, length_formula=formula))
+    card = model_card.text(record, prepare(record.spec.data), "ctranslate2")
+    assert ("another function of the length" in card) == differs
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
