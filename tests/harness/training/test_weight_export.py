@@ -211,8 +211,9 @@ def test_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(model_card, "text", fail)
         for name in ("exported", "empty", "new/exported"):
-            with pytest.raises(OSError, match="No space left"):
+            with pytest.raises(OSError, match="No space left") as raised:
                 weight_export.export(record, tmp_path, "safetensors", tmp_path / name)
+            assert raised.value.filename == str(tmp_path / name)
     assert contents(tmp_path) == before
     weight_export.export(record, tmp_path, "safetensors", tmp_path / "empty")
     assert contents(tmp_path / "empty") == [
