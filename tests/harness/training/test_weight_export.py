@@ -245,7 +245,7 @@ def test_export_without_weights_or_library_says_so(tmp_path: Path, monkeypatch: 
         with pytest.raises(ValueError, match=r"'ctranslate2' is not installed: python -m pip install"):
             weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
     (tmp_path / record.id / "weights.safetensors").unlink()
-    with pytest.raises(ValueError, match="does not have its weights; published runs have none"):
+    with pytest.raises(ValueError, match="published runs have none: remove its folder and train it again"):
         weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
 
