@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.options import parts_of
+from harness.storage.files import write_bytes
 from harness.text import brief, did_you_mean
 
 NOT_READ = ("help", "config", "save_config")
@@ -139,12 +140,10 @@ def save(arguments: argparse.Namespace) -> None:
     }
     path: Path = arguments.save_config
     text = "\n".join([*_lines(options), *_tables(getattr(arguments, "variant", None) or (), arguments.set)]) + "\n"
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        if path.read_text(encoding="utf-8") != text:
-            raise ValueError(f"{path}: the file exists and has other options; give another name") from None
+    if not path.exists():
+        write_bytes(path, text.encode())
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{path}: the file exists and has other options; give another name")
 
 
 def _tables(variants: Sequence[str], settings: Sequence[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from harness.cli.console import say
+from harness.storage.files import write_bytes
 from harness.text import command_line
 
 SUMMARY = "write a file with a small model, to change into your own"
@@ -33,8 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec(name) is not None:
         raise ValueError(f"Python already imports another module as {name!r}: choose another name")
     template = files("harness.cli").joinpath("templates", "variant.py.txt").read_text(encoding="utf-8")
-    with path.open("x", encoding="utf-8") as file:
-        file.write(template.replace("NAME", name))
+    write_bytes(path, template.replace("NAME", name).encode())
     variant = f"{name}:build"
     say(f"{path} is written. Change it, then test and train it:")
     say(f"  {command_line(f'laws --fast --variant {variant}')}")

@@ -25,6 +25,9 @@ from impls import registry
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
+TRAIN_AGAIN = "remove its folder and train it again, or train it in another folder of results"
+"""A completed run is not trained again as long as its record is there."""
+
 
 def find_variant(name: str) -> str:
     """Return `name` if it is a variant. The module of package.module:NAME may be in the current folder.
@@ -180,13 +183,13 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
 
     if not run_store.has(results, record.id, run_store.WEIGHTS):
         raise ValueError(
-            f"run {record.id}: {results} does not have its weights; published runs have none: train it again"
+            f"run {record.id}: {results} does not have its weights; published runs have none: {TRAIN_AGAIN}"
         )
     for name in ("source_vocabulary", "target_vocabulary"):
         if record.fingerprints.get(name) != dataset.digests[name]:
             raise ValueError(
                 f"run {record.id}: its corpus has another {name.replace('_', ' ')} here than in training: the text, or "
-                "a tokenizer's library, has changed; use the versions in its record, or train it again"
+                f"a tokenizer's library, has changed; use the versions in its record, or {TRAIN_AGAIN}"
             )
     weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     recipe = record.spec.recipe

@@ -170,9 +170,10 @@ def _model(record: RunRecord, kind: str) -> str:
         return f"These are weights alone: build the model with `{variant}`, and give them to its `set_weights`."
     if kind == "safetensors":
         return "The code needs Bakeoff, and searches as the run did."
+    formula = ", which divides by another function of the length," * (record.spec.decoding.length_formula == "wu")
     return (
-        "Greedy search in float32 gives the translations of Bakeoff itself; the beam search of another library divides "
-        "by another function of the length."
+        "Greedy search in float32 gives the translations of Bakeoff itself; the beam search of another library"
+        f"{formula} gives some others."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -39,9 +40,9 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
     """
     if kind in registry.EXPORTS:
         check_convertible(record, kind, advice="export --to safetensors takes any model")
+    dataset = of_run(record)
+    weights = load.stored_weights(record, results, dataset)
     with _new_folder(folder) as temporary:
-        dataset = of_run(record)
-        weights = load.stored_weights(record, results, dataset)
         if kind == "safetensors":
             _write_canonical(record, dataset, weights, temporary)
         else:
@@ -105,16 +106,16 @@ def _write_tokenizers(dataset: Dataset, kind: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` if the block succeeds and is removed otherwise."""
+    """Yield a temporary folder, which becomes `folder` if the block succeeds and is removed otherwise.
+
+    Raises: OSError, which names `folder`, if it or a file of the block cannot be written; ValueError if it is in use.
+    """
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder}: expected a folder that does not exist or is empty")
     parent = next(path for path in folder.absolute().parents if path.is_dir())
     temporary = parent / f".export-{uuid.uuid4().hex[:12]}"
     try:
         temporary.mkdir()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from error
-    try:
         yield temporary
         for path in temporary.iterdir():  # safetensors writes files that only their owner can read
             path.chmod(0o644)
@@ -122,5 +123,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         if folder.is_dir():
             folder.rmdir()
         temporary.rename(folder)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(folder)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

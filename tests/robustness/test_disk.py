@@ -328,6 +328,34 @@ def test_list_full_standard_output_is_one_line(tmp_path: Path) -> None:
     assert process.stderr == "bakeoff: standard output: No space left on device\n"
 
 
+NO_SPACE = """
+import resource, sys
+from harness.cli import experiment_file
+from harness.cli.main import main, parser
+resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))
+try:
+    if sys.argv[1] == "new":
+        raise SystemExit(main(sys.argv[1:]))
+    experiment_file.save(parser().parse_args(sys.argv[1:]))
+except OSError as error:
+    print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["new", "mine"], "mine.py"), (["bench", "--jobs", "12", "--save-config", "saved.toml"], "saved.toml")],
+)
+def test_file_of_a_command_without_space_is_named_and_not_left_empty(
+    tmp_path: Path, words: list[str], name: str
+) -> None:
+    command = [sys.executable, "-c", NO_SPACE, *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert process.stderr.removeprefix("bakeoff: ") == f"{name}: File too large\n"
+    assert contents(tmp_path) == {}
+
+
 def harness(*words: object, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)

@@ -18,6 +18,7 @@ from stored_weights import LEARNED, stored
 
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.search import translate
+from harness.experiments.specs import DecodingSpec, LengthFormula
 from harness.training import load, model_card, weight_export
 from impls import registry
 from impls.contract import Recipe
@@ -114,6 +115,15 @@ def test_example_of_a_card_is_in_the_source_language(direction: str, first: str,
     assert f'sentences = [["{first}", ' in (folder / weight_export.CARD).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("formula", "differs"), [("wu", True), ("power", False)])
+def test_card_says_whether_libraries_divide_by_another_function_of_the_length(
+    formula: LengthFormula, differs: bool, tmp_path: Path
+) -> None:
+    record = stored(tmp_path, decoding=DecodingSpec(beam=5, length_formula=formula))
+    card = model_card.text(record, prepare(record.spec.data), "ctranslate2")
+    assert ("another function of the length" in card) == differs
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_export_with_another_vocabulary_than_in_training_is_refused(side: str, tmp_path: Path) -> None:
     record = stored(tmp_path)
@@ -201,8 +211,9 @@ def test_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(model_card, "text", fail)
         for name in ("exported", "empty", "new/exported"):
-            with pytest.raises(OSError, match="No space left"):
+            with pytest.raises(OSError, match="No space left") as raised:
                 weight_export.export(record, tmp_path, "safetensors", tmp_path / name)
+            assert raised.value.filename == str(tmp_path / name)
     assert contents(tmp_path) == before
     weight_export.export(record, tmp_path, "safetensors", tmp_path / "empty")
     assert contents(tmp_path / "empty") == [
@@ -234,7 +245,7 @@ def test_export_without_weights_or_library_says_so(tmp_path: Path, monkeypatch: 
         with pytest.raises(ValueError, match=r"'ctranslate2' is not installed: python -m pip install"):
             weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
     (tmp_path / record.id / "weights.safetensors").unlink()
-    with pytest.raises(ValueError, match="does not have its weights; published runs have none"):
+    with pytest.raises(ValueError, match="published runs have none: remove its folder and train it again"):
         weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
 
