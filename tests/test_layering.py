@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -102,6 +103,18 @@ def test_harness_folders_import_downwards_only() -> None:
     assert {name.split(".")[1] for name in modules() if name.startswith("harness.")} - {"__init__", "__main__"} == (
         rank.keys() - {"impls"}
     )
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "harness").glob("*/__init__.py")))
+def test_harness_folder_names_those_that_import_it(folder: str) -> None:
+    importing = {
+        name.split(".")[1]
+        for name, tree in modules().items()
+        if any(imported.startswith(f"harness.{folder}.") for imported in imports(tree, nested=True))
+    }
+    sentence = re.search(r"Imported by ([^.]*)\.", ast.get_docstring(modules()[f"harness.{folder}.__init__"]) or "")
+    assert sentence is not None
+    assert set(re.findall(r"`(\w+)`", sentence[1])) == importing - {folder, "__main__"}
 
 
 def test_impls_import_downwards_only_and_never_the_harness() -> None:

@@ -8,4 +8,6 @@ Output: result objects that all reports render.
 - `inference.infer`: the statistical method. `statistics.compare_rows` applies it to rows of runs (`evidence.Evidence`).
 - `leaderboard.BenchAnalysis`: the leaderboards of all tables, and the ablations (`ablation.Analysis`).
 - `comparison.Comparison`: sides in detail: settings, metrics, subsets of the test set, sentences and n-grams.
+
+Imported by `api`, `audit`, `cli` and `reporting`.
 """

@@ -7,5 +7,5 @@ Output: for each rule ok, FAIL, warning or skipped, with the reasons.
 - `run_folder.StoredRun` is a run folder, read as far as possible.
 - `rules.RuleOutcome` is the result of a rule: its faults, or why it was skipped.
 
-Called by the commands `check`, `report` and `compare`. Rules only read; `rerun_rules` trains in other processes.
+Imported by `cli`. Rules only read; `rerun_rules` trains in other processes.
 """

@@ -6,5 +6,6 @@ Output: text on stdout, one-line errors on stderr, an exit code; files only belo
 `main.main` turns exceptions into one line and an exit code. `options` turns the options that several commands share
 into `RunSpec`s; `sweep` executes them for `bench` and `ablate`.
 
-Called by `python -m harness` and the console script `bakeoff`. Heavy imports happen inside the commands.
+Imported by `api`. `python -m harness` and the console script `bakeoff` start it. Heavy imports happen inside the
+commands.
 """

@@ -8,5 +8,6 @@ Output: for each law passed or failed, with the first difference found and the t
 - `diagnosis` says which broken law to start with.
 - `assertions` compares arrays and says where they differ.
 
-Called by the command `laws`, the tests, and `harness.training.self_check` at the start of every run.
+Imported by `cli` and `training`. The command `laws` checks a model with them, and `training.self_check` with some of
+them before every training.
 """

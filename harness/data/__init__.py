@@ -7,5 +7,6 @@ Output: seeded, reproducible batches of padded id arrays.
 - `dataset.Dataset` is a tokenised corpus with vocabularies and splits, from the cache or newly preprocessed.
 - `batches.training_batches` yields the `impls.contract.Batch`es that models consume.
 
-Tokenizers run in a separate process (`tokenizer_process`).
+Imported by `audit`, `cli`, `conformance`, `evaluation`, `execution`, `speed` and `training`. Tokenizers run in a
+separate process (`tokenizer_process`).
 """

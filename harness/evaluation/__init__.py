@@ -7,4 +7,6 @@ Output: translations, per-sentence losses and scores with their signatures.
 - `ensemble.Ensemble` lets several models translate as one.
 - `metrics` computes perplexity, BLEU and chrF from token lists and detokenised text.
 - `evaluate.TestResults` are the results of a model on the test set.
+
+Imported by `analysis`, `api`, `audit`, `cli`, `conformance`, `reporting`, `speed` and `training`.
 """

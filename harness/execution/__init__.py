@@ -7,5 +7,5 @@ Output: a finished record per run; failed, hung and interrupted runs are retried
 - `local.LocalLauncher` turns the end of a worker process into a record, a retry or a failure.
 - `eta` estimates the remaining time.
 
-Each run is a process of its own (`harness.processes.workers`).
+Imported by `analysis`, `cli` and `reporting`. Each run is a process of its own (`harness.processes.workers`).
 """

@@ -7,5 +7,6 @@ Output: validated, immutable specs with stable ids.
 - `serialization` turns specs into JSON and back and validates them; `overrides` applies `--set field=value`.
 - `suites` and `ablation_grids` turn a suite or an ablation into a list of `RunSpec`s.
 
-Called by everything above; imports only `impls` and `harness.text`.
+Imported by `analysis`, `api`, `audit`, `cli`, `conformance`, `data`, `evaluation`, `execution`, `processes`,
+`reporting`, `speed`, `storage` and `training`.
 """

@@ -9,4 +9,6 @@ Output: terminal text, Markdown, HTML, LaTeX, CSV and SVG.
 - `pages.write` writes a document as HTML, Markdown, headline.json and pictures.
 
 `bench_report`, `ablation_report`, `comparison_report`, `speed_report` and `models_report` hold the content.
+
+Imported by `api` and `cli`.
 """

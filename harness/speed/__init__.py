@@ -4,5 +4,7 @@ Input: a `plan.MeasurementPlan` (variants, baselines, sizes, rounds) and a prepa
 Output: a `speed_document.SpeedDocument` with every sample, from which all medians, ratios and intervals follow.
 
 `measurement.Measurement` carries out the plan: `scheduler.RoundRobin` times the models in turns, each in its own
-`worker` process. The command `speed` calls it; `harness.reporting.speed_report` renders the document.
+`worker` process; `reporting.speed_report` renders the document.
+
+Imported by `cli` and `reporting`.
 """

@@ -7,4 +7,7 @@ Output: files that are written atomically and verified when they are read.
 - `run_store` reads and writes the folder of a run.
 - `files` writes atomically and reads with size limits.
 - `checkpoint_files` keeps two generations of training state.
+
+Imported by `analysis`, `api`, `audit`, `cli`, `conformance`, `data`, `evaluation`, `execution`, `processes`,
+`reporting`, `speed` and `training`.
 """

@@ -7,4 +7,6 @@ Output: a `RunRecord`, weights, translations and per-sentence scores.
 - `checkpoint.TrainingState` is everything needed to resume exactly.
 - `weight_export.export` writes the weights of a finished run for other libraries, with a `model_card`.
 - `self_check` tests a model on real batches before it is trained.
+
+Imported by `api`, `audit`, `cli`, `reporting` and `speed`.
 """
