@@ -13,6 +13,7 @@ from harness.experiments.run_names import flat_settings, short_names
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from harness.text import short_line
+from impls.contract import Recipe
 from impls.recipes import RECIPES, TRAININGS
 
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
@@ -51,10 +52,16 @@ def with_own_data(spec: RunSpec) -> RunSpec:
     return override(replace(spec, data=data, decoding=decoding), source)
 
 
+def _built_in(spec: RunSpec) -> Recipe | None:
+    """Return the built-in recipe of a run's variant; None if the variant has none of this kind."""
+    recipe = RECIPES.get(spec.variant)
+    return recipe if type(recipe) is type(spec.recipe) else None
+
+
 def _own_settings(spec: RunSpec) -> dict[str, Any]:
     """Return the settings that a built-in variant has of its own: all but those of execution; empty for others."""
-    built_in = RECIPES.get(spec.variant)
-    if built_in is None or type(built_in) is not type(spec.recipe):
+    built_in = _built_in(spec)
+    if built_in is None:
         return {}
     own = replace(
         with_own_data(spec),
@@ -81,9 +88,12 @@ def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
 
 def changed_fields(spec: RunSpec) -> list[str]:
     """Return the fields of the recipe, except sizes, that differ from the built-in variant."""
+    built_in = _built_in(spec)
+    if built_in is None:
+        return []
     free = [f"recipe.{name}" for name in SIZES] if is_reduced(spec) else []
-    own = {name: value for name, value in _own_settings(spec).items() if name.startswith("recipe.")}
-    return [name for name, value in flat_settings(spec).items() if name not in free and own.get(name, value) != value]
+    own = flat_settings(replace(spec, recipe=built_in))
+    return [name for name, value in flat_settings(spec).items() if name not in free and own[name] != value]
 
 
 def is_reduced(spec: RunSpec) -> bool:

@@ -40,6 +40,8 @@ def export(record: RunRecord, results: Path, kind: str, folder: Path) -> None:
     """
     if kind in registry.EXPORTS:
         check_convertible(record, kind, advice="export --to safetensors takes any model")
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: expected a folder that does not exist or is empty")
     dataset = of_run(record)
     weights = load.stored_weights(record, results, dataset)
     with _new_folder(folder) as temporary:
@@ -108,10 +110,8 @@ def _write_tokenizers(dataset: Dataset, kind: str, folder: Path) -> None:
 def _new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `folder` if the block succeeds and is removed otherwise.
 
-    Raises: OSError, which names `folder`, if it or a file of the block cannot be written; ValueError if it is in use.
+    Raises: OSError, which names `folder`, if it or a file of the block cannot be written.
     """
-    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder}: expected a folder that does not exist or is empty")
     parent = next(path for path in folder.absolute().parents if path.is_dir())
     temporary = parent / f".export-{uuid.uuid4().hex[:12]}"
     try:
