@@ -121,6 +121,7 @@ def test_title_names_the_width_only_if_all_rows_have_it(width: int | None, size:
     other = record("bahdanau_gru" if gru else "mine:build", recipe=gru)
     (table,) = groups([record(recipe=narrowed), other])
     assert table.title == f"multi30k de-en, test_2016_flickr, {size}"
+    assert "learned_positions" in {row.label for row in table.rows}  # the size is in the title alone
 
 
 @pytest.mark.parametrize(("changes", "departs"), [({"averaged_epochs": 3}, False), ({"label_smoothing": 0.2}, True)])
