@@ -91,7 +91,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
 
 def _models(suite: Suite, arguments: argparse.Namespace) -> list[ChosenModel]:
     """Return the models to train; a message says which ones of the suite are left out."""
-    device = arguments.device if arguments.engine == "local" else None  # that of a cluster cannot be checked here
+    device = arguments.device if arguments.launcher == "local" else None  # that of a cluster cannot be checked here
     models, left_out = chosen_models.choose(
         suite, arguments.variant, arguments.framework, arguments.backend and [arguments.backend], device
     )

@@ -39,10 +39,10 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise ValueError if runs cannot be logged as the options say."""
     for tool in arguments.log:
         check_library(f"--log {tool}", tool)
-        if (engine := getattr(arguments, "engine", "local")) != "local":
+        if (launcher := getattr(arguments, "launcher", "local")) != "local":
             raise ValueError(
-                f"--log {tool} with --engine {engine}: runs on a cluster send no values while they train; use "
-                "--engine local, or export the finished runs with: export --to mlflow"
+                f"--log {tool} with --launcher {launcher}: runs on a cluster send no values while they train; use "
+                "--launcher local, or export the finished runs with: export --to mlflow"
             )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import engine_options, experiment_file, folder_options, log_options, options
+from harness.cli import experiment_file, folder_options, launcher_options, log_options, options
 from harness.cli.console import say, warn
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs with their estimated time and disk space; run nothing"
     )
-    engine_options.add_options(parser)
+    launcher_options.add_options(parser)
     _add_limits(parser)
     options.add_note(parser)
     folder_options.add_reports(parser)
@@ -100,10 +100,10 @@ def interruptible() -> Iterator[None]:
 
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
     """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one."""
-    engine_options.check(arguments)
+    launcher_options.check(arguments)
     log_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
-    gpu = arguments.device is None and arguments.engine == "local" and _finds_gpu(computes)
+    gpu = arguments.device is None and arguments.launcher == "local" and _finds_gpu(computes)
     if gpu:
         arguments.device = "cuda"
     return suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
@@ -149,13 +149,13 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     return datasets
 
 
-def check_devices(specs: list[RunSpec], engine: str = "local") -> None:
+def check_devices(specs: list[RunSpec], launcher_name: str = "local") -> None:
     """Raise ValueError for a device that is not available or lacks a run's precision of products."""
-    if engine != "local":
+    if launcher_name != "local":
         named = [spec.device for spec in specs if spec.device not in ("cpu", "cuda")]
         if named:
             hint = "use cpu or cuda; the cluster assigns the GPU"
-            raise ValueError(f"device {named[0]!r} with --engine {engine}: {hint}")
+            raise ValueError(f"device {named[0]!r} with --launcher {launcher_name}: {hint}")
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if not machine.device_usable(device, computes):
@@ -211,7 +211,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
     with interruptible():
-        check_devices(missing, arguments.engine)
+        check_devices(missing, arguments.launcher)
     outcome = launcher.Outcome()
     settings = launcher.RunSettings(
         **process_settings(arguments),
@@ -219,9 +219,9 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,
     )
-    if missing and arguments.engine != "local":
-        say(f"{len(missing)} to run with {arguments.engine}.")
-        outcome = engine_options.execute(missing, arguments, settings)
+    if missing and arguments.launcher != "local":
+        say(f"{len(missing)} to run with {arguments.launcher}.")
+        outcome = launcher_options.execute(missing, arguments, settings)
     elif missing:
         jobs, gpus = jobs_and_gpus(specs, arguments)
         forecast = forecast_runs(missing, arguments.results, jobs)
@@ -267,7 +267,7 @@ def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
     """Print every run with its estimated time and disk space, and the sums. Returns 0."""
     statuses = {record.id: record.status for record in finished}
     missing = [spec for spec in specs if spec.id not in statuses]
-    check_devices(missing, arguments.engine)
+    check_devices(missing, arguments.launcher)
     jobs, _ = jobs_and_gpus(specs, arguments)
     forecast = forecast_runs(missing, arguments.results, jobs)
     sizes = disk_bytes(missing)
@@ -279,8 +279,8 @@ def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         size = f"{sizes[spec.id] / 2**20:,.0f} MiB" if sizes.get(spec.id) else ""
         say(f"  {name:{width}}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
     total = f"{jobs} at once: {duration(forecast.seconds() if missing else 0.0)}"
-    if arguments.engine != "local":
-        total = f"as many at once as {arguments.engine} allows"
+    if arguments.launcher != "local":
+        total = f"as many at once as {arguments.launcher} allows"
     say(
         f"{len(missing)} of {count(len(specs), 'run')} still to run, {total}, "
         f"{sum(sizes.values()) / 2**20:,.0f} MiB in {arguments.results}. Nothing was run."

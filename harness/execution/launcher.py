@@ -26,7 +26,7 @@ from harness.storage import locks, run_store
 from harness.storage.records import RunRecord, Status
 from harness.text import count
 
-Engine = Literal["local", "ray", "slurm"]
+LauncherName = Literal["local", "ray", "slurm"]
 LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 
 GRACE_SECONDS = 30.0
@@ -41,13 +41,13 @@ CHECK_SECONDS = 2.0
 """The time between two checks of the runs that other processes hold."""
 
 
-def library(engine: str) -> Any:
+def library(name: str) -> Any:
     """Import and return the library of a launcher. Raises: ValueError with the command that installs it."""
     try:
-        return importlib.import_module(LIBRARIES[engine])
+        return importlib.import_module(LIBRARIES[name])
     except ImportError as error:
         raise ValueError(
-            f"--engine {engine}: {LIBRARIES[engine]} is not installed: python -m pip install '.[{engine}]'"
+            f"--launcher {name}: {LIBRARIES[name]} is not installed: python -m pip install '.[{name}]'"
         ) from error
 
 

@@ -193,7 +193,7 @@ def _connected(ray: Any, address: str, code: list[str]) -> Iterator[None]:
         environment = {"py_modules": code, "excludes": ["__pycache__"]}
         ray.init(address=address, runtime_env=environment, **QUIET)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ValueError(f"--engine ray --address {address}: {_first_line(error)}: {ALLOWED}") from error
+        raise ValueError(f"--launcher ray --address {address}: {_first_line(error)}: {ALLOWED}") from error
     try:
         yield
     finally:
@@ -209,7 +209,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise ValueError(f"--engine ray --address {chosen}: {error}: {ALLOWED}") from error
+        raise ValueError(f"--launcher ray --address {chosen}: {error}: {ALLOWED}") from error
 
 
 def _code(specs: Sequence[RunSpec]) -> list[str]:

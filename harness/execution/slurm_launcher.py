@@ -134,7 +134,7 @@ class SlurmLauncher(Launcher[SlurmRun]):
                 with executor.batch():
                     jobs = [executor.submit(SlurmTask(run.spec, self.results, self.settings)) for run in group]
             except (NameError, ValueError, RuntimeError, AssertionError, failed_job) as error:
-                raise ValueError(f"--engine slurm: {' '.join(str(error).split())}") from error
+                raise ValueError(f"--launcher slurm: {' '.join(str(error).split())}") from error
             for run, job in zip(group, jobs, strict=True):
                 run.job = job
             ids = ", ".join(job.job_id for job in jobs)
@@ -200,8 +200,8 @@ def _cluster(name: str) -> str:
         raise ValueError(f"--slurm cluster={name}: expected slurm, or local for processes on this machine")
     if name == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
-            "--engine slurm: sbatch is not installed here: run this where Slurm jobs can be submitted, or try without "
-            "Slurm: --slurm cluster=local"
+            "--launcher slurm: sbatch is not installed here: run this where Slurm jobs can be submitted, or try "
+            "without Slurm: --slurm cluster=local"
         )
     return name
 

@@ -71,7 +71,7 @@ def test_device_is_needed_for_unfinished_runs_only() -> None:
         with pytest.raises(ValueError, match="device 'cudda' is not available"):
             start(specs, finished, arguments)
     assert sweep.execute(specs[1:], finished, arguments).records == finished
-    with pytest.raises(ValueError, match="device 'cudda' with --engine ray: use cpu or cuda; the cluster assigns"):
+    with pytest.raises(ValueError, match="device 'cudda' with --launcher ray: use cpu or cuda; the cluster assigns"):
         sweep.check_devices(specs, "ray")
 
 

@@ -130,18 +130,18 @@ def test_bench_whose_runs_all_fail_prints_each_reason_once(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("engine", "at_once"),
+    ("launcher", "at_once"),
     [
         (["--jobs", "2"], "2 at once: "),
-        (["--engine", "slurm", "--slurm", "cluster=local"], "as many at once as slurm allows"),
+        (["--launcher", "slurm", "--slurm", "cluster=local"], "as many at once as slurm allows"),
     ],
 )
-def test_dry_run_lists_runs_in_columns_and_how_many_the_engine_executes_at_once(
-    engine: list[str], at_once: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_dry_run_lists_runs_in_columns_and_how_many_the_launcher_executes_at_once(
+    launcher: list[str], at_once: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install_submitit(monkeypatch)
     frameworks = ["--framework", "torch", "--framework", "keras"]
-    assert main(["bench", *SMALL, "--variant", "paper", *frameworks, "--seed", "0", *engine, "--dry-run"]) == 0
+    assert main(["bench", *SMALL, "--variant", "paper", *frameworks, "--seed", "0", *launcher, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert f"still to run, {at_once}" in printed
     lines = [line for line in printed.split("\n") if "MiB  paper-" in line]

@@ -62,12 +62,12 @@ def test_log_that_cannot_be_opened_is_refused_before_training(
 
 
 @pytest.mark.usefixtures("tracker")
-@pytest.mark.parametrize("engine", ["ray", "slurm"])
-def test_log_of_runs_on_a_cluster_is_refused(engine: str, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    monkeypatch.setattr("harness.execution.launcher.library", lambda engine: None)
+@pytest.mark.parametrize("launcher", ["ray", "slurm"])
+def test_log_of_runs_on_a_cluster_is_refused(launcher: str, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    monkeypatch.setattr("harness.execution.launcher.library", lambda launcher: None)
     refused(
-        ["bench", *SMALL.split(), "--engine", engine, "--log", "tensorboard"],
-        f"--log tensorboard with --engine {engine}: runs on a cluster send no values",
+        ["bench", *SMALL.split(), "--launcher", launcher, "--log", "tensorboard"],
+        f"--log tensorboard with --launcher {launcher}: runs on a cluster send no values",
     )
 
 

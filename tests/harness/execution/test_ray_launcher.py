@@ -111,7 +111,7 @@ def test_missing_cluster_is_one_line(
     if source == "variable":
         monkeypatch.setenv("RAY_ADDRESS", address)
     option = address if source == "option" else "auto"
-    with pytest.raises(ValueError, match=f"--engine ray --address {address}: .*: expected the HOST:PORT"):
+    with pytest.raises(ValueError, match=f"--launcher ray --address {address}: .*: expected the HOST:PORT"):
         ray_launcher.execute([spec()], tmp_path, address=option, stream=io.StringIO(), settings=SETTINGS)
     assert not list(tmp_path.iterdir())
 
@@ -120,8 +120,8 @@ def test_device_of_a_cluster_has_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install_ray(tmp_path / "ray", monkeypatch)
-    assert main([*BENCH, "--engine", "ray", "--device", "cuda:1", "--results", str(tmp_path / "results")]) == 2
-    assert "device 'cuda:1' with --engine ray: use cpu or cuda" in capsys.readouterr().err
+    assert main([*BENCH, "--launcher", "ray", "--device", "cuda:1", "--results", str(tmp_path / "results")]) == 2
+    assert "device 'cuda:1' with --launcher ray: use cpu or cuda" in capsys.readouterr().err
 
 
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
@@ -202,7 +202,7 @@ def test_nodes_execute_the_code_that_is_sent(cluster: Any, tmp_path: Path, monke
 @pytest.mark.faults
 def test_ctrl_c_interrupts_tasks_and_the_same_command_resumes(cluster: Any, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    interrupted_and_gone_on(results, "--engine", "ray", "--address", cluster.address)
+    interrupted_and_gone_on(results, "--launcher", "ray", "--address", cluster.address)
     for record in run_store.records(results):
         expected = local_records([record.spec], tmp_path / "local")[record.id]
         plain = dataclasses.replace(record, command="", note=""), dataclasses.replace(expected, command="", note="")

@@ -78,7 +78,7 @@ def test_signal_cancels_jobs_which_leave_checkpoints(tmp_path: Path, monkeypatch
 def test_refused_parameters_are_one_line_and_leave_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = install_submitit(monkeypatch)
     executor.refuses = "no such\n partition"
-    with pytest.raises(ValueError, match="^--engine slurm: no such partition$"):
+    with pytest.raises(ValueError, match="^--launcher slurm: no such partition$"):
         slurm_launcher.execute([spec()], tmp_path, parameters=LOCAL, stream=io.StringIO(), settings=SETTINGS)
     assert executor.batches == []
     assert run_store.records(tmp_path) == []
@@ -87,7 +87,7 @@ def test_refused_parameters_are_one_line_and_leave_no_job(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--engine slurm: sbatch is not installed here"),
+        ([], "--launcher slurm: sbatch is not installed here"),
         (["--slurm", "cluster=moon"], "--slurm cluster=moon: expected slurm, or local"),
         (
             ["--slurm", "cluster=local", "--slurm", "time=4:00:00"],
@@ -100,7 +100,7 @@ def test_unavailable_cluster_is_one_line(
 ) -> None:
     install_submitit(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    refused([*BENCH, "--engine", "slurm", *words, "--results", str(tmp_path)], message)
+    refused([*BENCH, "--launcher", "slurm", *words, "--results", str(tmp_path)], message)
 
 
 def test_submission_folder_is_new_and_no_link(tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_preempted_job_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.faults
 def test_ctrl_c_cancels_jobs_and_the_same_command_resumes(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
-    interrupted_and_gone_on(tmp_path / "results", "--engine", "slurm", "--slurm", "cluster=local")
+    interrupted_and_gone_on(tmp_path / "results", "--launcher", "slurm", "--slurm", "cluster=local")

@@ -184,7 +184,7 @@ def test_plot_of_many_ratios_has_those_of_the_main_subject(copies: int, drawn: s
     assert len(rows) == (len(changed.comparisons) if drawn == "all" else len(DOCUMENT.comparisons))
     assert any("another" in row for row in rows) == (drawn == "all")
     (figure,) = (figure for figure in find(speed_report.report(changed).blocks, Figure) if figure.name == "ratios")
-    omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; “Every ratio” in the HTML page has all."
+    omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; the HTML page lists all."
     assert figure.caption == speed_report.FIGURES["ratios"][1] + omission * (drawn == "main")
 
 

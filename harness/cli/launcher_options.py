@@ -1,4 +1,4 @@
-"""`--engine`: whether `bench` and `ablate` execute runs on this machine or on a cluster."""
+"""`--launcher`: whether `bench` and `ablate` execute runs on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -16,52 +16,54 @@ from harness.experiments.specs import RunSpec
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many machines")
     group.add_argument(
-        "--engine",
-        choices=typing.get_args(launcher.Engine),
+        "--launcher",
+        choices=typing.get_args(launcher.LauncherName),
         default="local",
         help="where to execute the runs (default local)",
     )
     group.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="for --engine ray: address of the cluster (default RAY_ADDRESS, otherwise the cluster of this machine)",
+        help="for --launcher ray: address of the cluster (default RAY_ADDRESS, otherwise the cluster of this machine)",
     )
     group.add_argument(
         "--checkpoint-folder",
         type=Path,
         metavar="PATH",
-        help="for --engine ray: folder that all nodes share, from which runs of a lost node resume (default: none, "
+        help="for --launcher ray: folder that all nodes share, from which runs of a lost node resume (default: none, "
         "they start from the beginning)",
     )
     group.add_argument(
         "--slurm",
         action="append",
         metavar="KEY=VALUE",
-        help="for --engine slurm: partition, time, gres or another option of sbatch; repeatable (default: none)",
+        help="for --launcher slurm: partition, time, gres or another option of sbatch; repeatable (default: none)",
     )
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options that do not fit the engine, or if its library is missing."""
-    engine = arguments.engine
-    for name, its_engine in {"address": "ray", "checkpoint_folder": "ray", "slurm": "slurm"}.items():
-        if getattr(arguments, name) is not None and engine != its_engine:
-            raise ValueError(f"{options.flag(name)} requires --engine {its_engine}")
-    if engine == "local":
+    """Raise ValueError for options that do not fit the launcher, or if its library is missing."""
+    chosen = arguments.launcher
+    for name, its_launcher in {"address": "ray", "checkpoint_folder": "ray", "slurm": "slurm"}.items():
+        if getattr(arguments, name) is not None and chosen != its_launcher:
+            raise ValueError(f"{options.flag(name)} requires --launcher {its_launcher}")
+    if chosen == "local":
         return
     if arguments.jobs is not None:
-        raise ValueError(f"--jobs {arguments.jobs} does not apply to --engine {engine}: the cluster schedules the runs")
+        raise ValueError(
+            f"--jobs {arguments.jobs} does not apply to --launcher {chosen}: the cluster schedules the runs"
+        )
     if (arguments.address or "").startswith("ray://"):
         raise ValueError(
             f"--address {arguments.address}: Ray client addresses do not work; give HOST:PORT on the cluster"
         )
     _parameters(arguments)
-    launcher.library(engine)
+    launcher.library(chosen)
 
 
 def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings) -> Outcome:
     results, stream = arguments.results, sys.stderr
-    if arguments.engine == "ray":
+    if arguments.launcher == "ray":
         from harness.execution import ray_launcher
 
         address, folder = arguments.address or "auto", arguments.checkpoint_folder
