@@ -24,7 +24,7 @@ _Indices = npt.NDArray[np.intp]
 
 
 def causality(subject: ModelUnderTest) -> str:
-    """3: the logits at t depend on every source token and on target_in up to t, by position, and on nothing else."""
+    """3: the logits at t depend on all source tokens, target_in[t] and earlier tokens, by position, and no others."""
     model, batch = subject.perturbed(), subject.batch()
     logits = model.logits(batch.source, batch.target_in)
     for position in range(batch.target_in.shape[1] - 1):
@@ -34,7 +34,7 @@ def causality(subject: ModelUnderTest) -> str:
         assert_close(name, logits_before, logits[:, : position + 1])
     _real_causality(subject, model)
     _positions(subject)
-    return ""
+    return "" if _order_matters(subject, model) else "the order of the source words makes no difference"
 
 
 def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Indices:
@@ -67,9 +67,23 @@ def _real_causality(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         replaced_logits = model.logits(batch.source, changed(batch.target_in, columns == position))
         moved = np.where(columns == position, np.abs(replaced_logits - logits).max(-1), 0).max(1) > TOLERANCE
         _require_all(moved, position, f"logits of {name} do not depend on target_in")
+        earlier_logits = model.logits(batch.source, changed(batch.target_in, columns < position))
+        moved = (np.abs(earlier_logits - logits).max(-1) > 0)[columns == position]
+        _require_all(moved | (position[:, 0] == 0), position, f"logits of {name} depend on no earlier target word")
         position = cuts((batch.source != PAD).sum(1), turn)[:, None]
         moved = _moved(model, batch, changed(batch.source, source_columns == position))
         _require_all(moved, position, f"logits of {name} do not depend on the source token")
+
+
+def _order_matters(subject: ModelUnderTest, model: Seq2SeqModel) -> bool:
+    """Return whether the logits of any sentence change if the order of its source words is reversed."""
+    batch = subject.batch()
+    reversed_source = batch.source.copy()
+    for row in reversed_source:
+        words = slice(1, int((row != PAD).sum()) - 1)
+        row[words] = row[words][::-1]
+    change = np.abs(model.logits(reversed_source, batch.target_in) - model.logits(batch.source, batch.target_in))
+    return bool(change.max() > TOLERANCE)
 
 
 def _require_all(moved: npt.NDArray[np.bool_], position: _Indices, fault: str) -> None:

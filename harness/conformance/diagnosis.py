@@ -9,14 +9,15 @@ from harness.conformance.law_runner import LawResult
 CAUSES = {
     2: "Two evaluations of the same input differ. Is dropout active in evaluation (`functional.dropout` without "
     "`training=self.training`), or does the module keep state between calls?",
-    3: "A prediction sees later target words, or does not see a source word. Has the decoder's self-attention a causal "
-    "mask, and does `decode` use the whole memory?",
+    3: "A prediction sees later target words, or misses source words or the target words before it. Has the decoder's "
+    "self-attention a causal mask, is the softmax over the keys, does `decode` use the whole memory, or does it shift "
+    "`target_in` again?",
     1: "A result has the wrong shape, type or sum. The message names it. If it is `totals.nats`: does the module "
     "compute something else in training than in evaluation, apart from dropout, or keep state between calls?",
     4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
     "an RNN? In Keras, where dropout has fixed seeds in evaluation: is it active there (`training=True`)?",
-    5: "A sentence sees others of its batch. Are the batch and another dimension exchanged (`batch_first=True`), or is "
-    "something averaged over the batch?",
+    5: "A sentence sees others of its batch, or an earlier batch. Are the batch and another dimension exchanged "
+    "(`batch_first=True`), is something averaged over the batch, or does the module keep a mask or result of a batch?",
     6: "`step` and `decode` disagree. Does `step` use the right position, and return all of its state?",
     7: "The memory or the state of `step` does not have the sentence as the first dimension, or the module keeps some "
     "of it itself.",
@@ -30,8 +31,9 @@ CAUSES = {
     12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",
     13: "Training depends on something that is not stored: gradients that are not zeroed, an unregistered layer, or "
     "state between calls.",
-    14: "An update differs from one Adam step along the gradient. Is a parameter without gradient (detached or "
-    "frozen), are gradients not zeroed, or is the loss averaged over padding?",
+    14: "An update differs from one Adam step along the gradient. Is a parameter, or a part of it, without gradient "
+    "(detached, frozen, or the row of a `padding_idx` other than PAD), are gradients not zeroed, or is the loss "
+    "averaged over padding?",
 }
 """What usually breaks each law, in the order in which to mend laws: the first ones break the others too."""
 

@@ -72,13 +72,14 @@ def shapes(subject: ModelUnderTest) -> str:
 
 
 def determinism(subject: ModelUnderTest) -> str:
-    """2: evaluating twice gives the same bits and does not change the training state."""
+    """2: evaluating twice, with another batch between, gives the same bits and does not change the training state."""
     model = subject.perturbed(training=RANDOM)
     for probe in subject.probes():
         model.train_step(probe.batch, 1e-3)
         before = model.training_state()
-        first, second = evaluation(subject, model, probe.batch), evaluation(subject, model, probe.batch)
-        assert_same_bits(f"{probe.name}, evaluated twice", second, first)
+        first, other = evaluation(subject, model, probe.batch), mapped(probe.batch, lambda ids: ids[::-1])
+        model.logits(other.source, other.target_in)
+        assert_same_bits(f"{probe.name}, evaluated twice", evaluation(subject, model, probe.batch), first)
         assert_same_bits("training state after evaluation", model.training_state(), before)
     return ""
 
@@ -140,7 +141,7 @@ def caching(subject: ModelUnderTest) -> str:
 
 
 def reordering(subject: ModelUnderTest) -> str:
-    """7: `reorder` equals starting from those rows: repeated, dropped or reordered, at the start and in the middle."""
+    """7: `reorder` equals starting from those rows, repeated, dropped or reordered, beside another decoding."""
     model, batch = subject.perturbed(), subject.batch()
     for selections in ({0: [4, 0, 0, 2]}, {2: [1, 1, 0, 4]}, {1: [3, 0, 2, 0, 1, 4], 3: [5, 1, 1], 4: [2, 0]}):
         decoded, rows = model.begin_decoding(batch.source), np.arange(len(batch.source))
@@ -149,6 +150,7 @@ def reordering(subject: ModelUnderTest) -> str:
             if position in selections:
                 decoded.reorder(np.array(selections[position], np.intp))
                 rows, target_in = rows[selections[position]], target_in[selections[position]]
+            model.begin_decoding(batch.source[rows[::-1]]).step(target_in[::-1, 0], best=1)
             stepwise = log_probabilities(subject, decoded, target_in[:, position])
             fresh = decode_stepwise(subject, model.begin_decoding(batch.source[rows]), target_in[:, : position + 1])
             assert_close(f"step {position} after reorder {selections}", stepwise, fresh[:, -1])

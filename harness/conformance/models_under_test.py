@@ -62,6 +62,9 @@ SMALLEST_VOCABULARY = 7
 SHORTEST = 9
 """Positions: law 12 decodes `<sos>` and eight tokens."""
 
+MOST_POSITIONS = 1_000
+"""The largest `max_length` of an external model that law 1 tests; attention takes its square of memory."""
+
 DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
 """Training settings with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
@@ -271,7 +274,7 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
             return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
-        max_length = min(max_length, registry.max_length(build(Training(), 0, 0.0)) or max_length)
+        max_length = min(registry.max_length(build(Training(), 0, 0.0)) or LONGEST, MOST_POSITIONS)
     sizes = (source_vocabulary_size, target_vocabulary_size, max_length)
     return ModelUnderTest(build, *sizes, describe, fixed, fast, _file(variant))
 

@@ -132,8 +132,10 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> set[s
     moving = [name for name in weights if gradient[name].any()]
     parts = ({"all weights": moving} if pattern == LAYER else {}) | grouped(moving, pattern)
     parts |= {name: [name] for name in weights if name not in moving}  # separately, so that no other tensor hides them
-    for part, names in parts.items():
-        shift = _direction(gradient, names)
+    shifts = {part: _direction(gradient, names) for part, names in parts.items()}
+    if pattern == LAYER:  # on a realistic batch, which has every ordinary token
+        shifts |= _still_elements({name: gradient[name] for name in moving})
+    for part, shift in shifts.items():
         slope = sum(float((gradient[name] * direction).sum()) for name, direction in shift.items())
         for step in STEPS:
             expected = (loss(shift, step) - loss(shift, -step)) / (2 * step)
@@ -141,7 +143,7 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> set[s
             if abs(slope - expected) <= tolerance:
                 break
         else:
-            require(names[0] in moving, f"{part} gets no gradient, although the loss of {probe.name} depends on it")
+            require(slope != 0, f"{part} gets no gradient, although the loss of {probe.name} depends on it")
         assert_near(f"gradient of {part} along a direction, {probe.name},", slope, expected, tolerance)
     return weights.keys() - moving
 
@@ -158,6 +160,17 @@ def _direction(gradient: Gradient, names: list[str]) -> Gradient:
         directions[name] = along / max(float(np.linalg.norm(along)), 1e-30) + across / float(np.linalg.norm(across))
     length = norm(directions)
     return {name: direction / length for name, direction in directions.items()}
+
+
+def _still_elements(gradient: Gradient) -> dict[str, Gradient]:
+    """Return a direction along the elements of each tensor that get no gradient, such as the row of a `padding_idx`."""
+    shifts = {}
+    for name, values in gradient.items():
+        still = values == 0
+        if still.any():
+            direction = np.where(still, np.random.default_rng(values.size).standard_normal(values.shape), 0.0)
+            shifts[f"a part of {name}"] = {name: direction / float(np.linalg.norm(direction))}
+    return shifts
 
 
 def _clipping(subject: ModelUnderTest, batch: Batch) -> None:

@@ -182,7 +182,7 @@ def build(
     for name in model.changed_buffers():
         raise ValueError(
             f"{type(module).__name__}.{name} is a buffer that changes in training, and only parameters are stored: use "
-            "a layer without running statistics, such as LayerNorm, or BatchNorm1d with track_running_stats=False"
+            "a layer that looks at one sentence only, such as LayerNorm"
         )
     return model
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import planted
-from realistic_faults import REALISTIC, REALISTIC_SEARCHES
+from realistic_faults import REALISTIC, REALISTIC_SEARCHES, BlindToEarlierTargetWords
 from small_models import (
     BASE,
     GRU,
@@ -67,6 +67,10 @@ def builder_with_fixed_dropout(*sizes: int, **settings: Any) -> Seq2SeqModel:
 
 def builder_without_dropout(*sizes: int, **settings: Any) -> Seq2SeqModel:
     return external_builder(*sizes, dropout=0.0, **settings)
+
+
+def builder_of_long_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    return impls.build(replace(ONE_LAYER, max_length=300), *sizes, **settings)
 
 
 def results(
@@ -230,6 +234,24 @@ def test_law_3_names_the_position_that_has_no_influence() -> None:
     model: Any = BlindAtPositionThree()
     with pytest.raises(LawViolated, match=r"do not depend on the source token at position 3$"):
         causality_law._real_causality(subject(BASE), model)
+
+
+def test_law_3_detects_a_decoder_that_sees_the_newest_target_word_only() -> None:
+    (result,) = results(replace(ONE_LAYER, positions="none"), BlindToEarlierTargetWords, {3}, fast=True)
+    assert "depend on no earlier target word at position" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("positions", "remark"), [("none", "the order of the source words makes no difference"), ("rotary", "")]
+)
+def test_law_3_remarks_that_the_order_of_source_words_does_not_matter(positions: Any, remark: str) -> None:
+    (result,) = results(replace(ONE_LAYER, positions=positions), numbers={3}, fast=True)
+    assert result.passed
+    assert result.detail == remark
+
+
+def test_law_1_tests_all_positions_that_an_external_model_declares() -> None:
+    assert named("test_laws:builder_of_long_sentences").max_length == 300
 
 
 def test_law_result_str_is_one_line() -> None:
