@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +110,4 @@ def test_fail_on_fails_if_its_condition_holds(
     assert error.count("\n") == code
     if code:
         assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) minus A (learned_positions) is +1.3319" in error
+        assert re.search(r", p <?0\.\d+ after Holm's correction\n", error)
