@@ -302,7 +302,7 @@ def _parts(
 def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
     """Return the reason why words cannot be counted; empty if they can."""
     if corpus is None:
-        return "the corpus that the runs were measured on is not on this machine."
+        return "the corpus is not on this machine, or has changed since the runs."
     if corpus.frequencies is None:
         return "the tokenizer cuts words into pieces."
     if differ_in_target_vocabulary(sides):
@@ -341,7 +341,9 @@ def _extremes(
     if any(extreme.sentences is None for extreme in extremes):
         left_out.append("Sentences that differ most: not every run has its translations and statistics stored.")
     elif not texts[0]:
-        cause = "--without-corpus-text" if corpus else "the corpus is not on this machine"
+        cause = (
+            "--without-corpus-text" if corpus else "the corpus is not on this machine, or has changed since the runs"
+        )
         left_out.append(f"Source and reference of the sentences: {cause}.")
     if any(extreme.ngrams is None for extreme in extremes):
         cause = "--without-corpus-text." if corpus and not with_text else "not every run has its translations."

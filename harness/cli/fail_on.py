@@ -92,4 +92,4 @@ def _describe(metric: MetricComparison, difference: Difference, side: Side, base
     text = f"{metric.definition.name} of {names} is {signed(difference.mean, digits)}"
     if difference.low is not None:
         text += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"
-    return text if difference.p_holm is None else f"{text}, p = {p_value(difference.p_holm)}"
+    return text if difference.p_holm is None else f"{text}, p {p_value(difference.p_holm)} after Holm's correction"

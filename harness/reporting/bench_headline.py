@@ -113,7 +113,7 @@ def _caveat(judged: TableAnalysis, tables: int, elsewhere: Sequence[str]) -> str
         parts.append(repeated)
     if lost := [record for record in records if record.status != "completed"]:
         parts.append(f"{len(lost)} of {count(len(records), 'run')} did not complete ({statuses(lost)})")
-    if unfinished := _still_improving(judged.table):
+    if unfinished := _still_improving(judged.table, "order" if board and len(board.ranking) > 1 else "scores"):
         parts.append(unfinished)
     if judged.table.departures:
         reason, *further = judged.table.departures
@@ -122,8 +122,11 @@ def _caveat(judged: TableAnalysis, tables: int, elsewhere: Sequence[str]) -> str
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
 
 
-def _still_improving(table: RunTable) -> str:
-    """Return which rows have not converged; empty if all have, or if no completed run has two epochs."""
+def _still_improving(table: RunTable, result: str) -> str:
+    """Return which rows have not converged; empty if all have, or if no completed run has two epochs.
+
+    `result` is what longer training may change.
+    """
     falls: dict[str, float] = {}
     for row in table.rows:
         curves = [record.curve for record in row.records if record.status == "completed"]
@@ -135,7 +138,7 @@ def _still_improving(table: RunTable) -> str:
         return ""
     largest = f"{100 * max(falls.values()):.0f} %"
     return (
-        f"longer training may change the order: in the last epoch the validation loss of {_names(list(falls))} "
+        f"longer training may change the {result}: in the last epoch the validation loss of {_names(list(falls))} "
         f"still fell by {'up to ' * (len(falls) > 1)}{largest}"
     )
 

@@ -11,10 +11,11 @@ from harness.reporting.formatting import MISSING, significant_digits
 
 TERA = 1e12
 NOTE = (
-    "On the validation set, interpolated on the mean curve over seeds. Targets are medians of the variants' best "
-    "values. The last columns are the best values within the operations of the cheapest variant. A TFLOP is 10¹² "
-    "multiplications and additions, those of all matrix products with weights, forward and backward, without padding, "
-    "counted as if a source had as many tokens as its target. A dash: not reached, or not known."
+    "On the validation set, interpolated on the mean curve over seeds. A target is the median of the variants' best "
+    "values, the worse of two middle ones, rounded to the easier side. The last columns are the best values within "
+    "the operations of the cheapest variant. A TFLOP is 10¹² multiplications and additions, those of all matrix "
+    "products with weights, forward and backward, without padding, counted as if a source had as many tokens as its "
+    "target. A dash: not reached, or not known."
 )
 
 

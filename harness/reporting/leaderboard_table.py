@@ -180,7 +180,7 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
             "`compare` tests chosen rows."
         )
     if judged.table.other_vocabulary:
-        notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
+        notes.append(f"{OTHER_VOCABULARY} another vocabulary than that of the rows without this mark: not comparable.")
     lost = [line for row in rows for line in incomplete(row.label, row.records)]
     return notes + ([f"Did not complete: {'; '.join(lost)}."] if lost else [])
 

@@ -44,10 +44,10 @@ CITATIONS = (
     ),
     (
         "This software",
-        "@software{{bakeoff,\n"
-        "  title   = {{Bakeoff: interchangeable small Transformers trained on identical Multi30k runs}},\n"
-        "  note    = {{Commit {commit}}}\n"
-        "}}",
+        "@software{bakeoff,\n"
+        "  title   = {Bakeoff: interchangeable small Transformers trained on identical Multi30k runs},\n"
+        "  note    = {Commit COMMIT}\n"
+        "}",
     ),
 )
 AT_COMMIT = Text(
@@ -161,7 +161,8 @@ def method(records: Sequence[RunRecord], agreements: Sequence[str]) -> list[Bloc
     sources = Table("lp", ("variant", "follows"), tuple(provenance.sources(records)))
     runs = Table("clll", ("run", "status", "started", "translations (SHA-256)"), tuple(provenance.runs(records)))
     commit = ", ".join(dict.fromkeys(filter(None, map(provenance.commit, records)))) or "unknown"
-    (data_title, data_entry), (title, entry) = CITATIONS
+    cited = CITATIONS if any(record.spec.data.corpus == "multi30k" for record in records) else CITATIONS[1:]
+    entries = [(Heading(title, 3), Code(entry.replace("COMMIT", commit), f"BibTeX: {title}")) for title, entry in cited]
     return [
         Heading("Method and data", slug="method"),
         *([Disclosure("Commands", (AT_COMMIT, Code("\n".join(commands))), "commands")] if commands else []),
@@ -171,16 +172,7 @@ def method(records: Sequence[RunRecord], agreements: Sequence[str]) -> list[Bloc
         Disclosure("Environment", (facts(provenance.environment(records)),), "environment"),
         Disclosure("Digests and signatures", (digests, signatures), "digests"),
         Disclosure("Every run", (runs,), "runs"),
-        Disclosure(
-            "Citing",
-            (
-                Heading(data_title, 3),
-                Code(data_entry, f"BibTeX: {data_title}"),
-                Heading(title, 3),
-                Code(entry.format(commit=commit), f"BibTeX: {title}"),
-            ),
-            "citing",
-        ),
+        Disclosure("Citing", tuple(block for entry in entries for block in entry), "citing"),
     ]
 
 
@@ -203,7 +195,7 @@ def corpora(data: Iterable[DataSpec]) -> str:
 
 def warnings(records: Sequence[RunRecord], failures: Sequence[str]) -> list[str]:
     """Return a warning if figures are not Multi30k's, and one for each failed rule of `check`."""
-    lines = [f"This record fails the check of this project: {line}" for line in failures]
+    lines = [f"These records fail a rule of check: {line}" for line in failures]
     embedded = [record for record in records if record.spec.data.corpus == "captions"]
     if not embedded:
         return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,12 @@ def test_text_of_the_corpus_can_be_left_out(tmp_path: Path, capsys: pytest.Captu
     assert "n-grams: --without-corpus-text." in without_text
 
 
+def test_text_that_is_missing_or_changed_is_called_so(variant_pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", FIRST, SECOND, "--results", str(variant_pair)]) == 0
+    printed = capsys.readouterr().out
+    assert "n-grams: the corpus is not on this machine, or has changed since the runs." in printed
+
+
 def test_output_file_has_the_text_of_the_terminal(variant_pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", FIRST, SECOND, "--results", str(variant_pair), "--format", "markdown"]
     assert main(arguments) == 0
@@ -103,3 +110,4 @@ def test_fail_on_fails_if_its_condition_holds(
     assert error.count("\n") == code
     if code:
         assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) minus A (learned_positions) is +1.3319" in error
+        assert re.search(r", p <?0\.\d+ after Holm's correction\n", error)

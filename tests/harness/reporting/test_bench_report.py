@@ -20,7 +20,7 @@ from harness.cli.report_writing import without_disturbed_rates
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
-from harness.reporting.document import Figure, Items, Table, Text, find
+from harness.reporting.document import Code, Figure, Items, Table, Text, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -218,12 +218,33 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
         records = [record(variant, training=training) for variant in ("learned_positions", "paper")]
         return str(bench_report.document(records).headline.caveat)
 
-    expected = r"Longer training may .* the validation loss of learned_positions and paper still fell by up to (\d+) %"
+    expected = (
+        r"may change the order: .* the validation loss of learned_positions and paper still fell by up to (\d+) %"
+    )
     match = re.search(expected, caveat(3))
     assert match is not None
     assert 10 < int(match[1]) < 20  # the factory's curve: 1.6 + 2.4 exp(-epoch / 2.2)
     assert "Longer training" not in caveat(20)
-    assert "converged" not in caveat(1)
+    assert "Longer training" not in caveat(1)
+
+
+def test_caveat_mentions_an_order_only_if_rows_are_ranked() -> None:
+    def caveat(*records: RunRecord) -> str:
+        return str(bench_report.document(records).headline.caveat)
+
+    training = replace(TUTORIAL, epochs=3)
+    alone = record(training=training)
+    longer = record("paper", training=replace(training, epochs=4))
+    assert find_mismatches([alone, longer], "controlled")
+    for text_of in (caveat(alone), caveat(alone, longer)):
+        assert "Longer training may change the scores: " in text_of
+
+
+@pytest.mark.parametrize(("corpus", "is_cited"), [("multi30k", True), ("captions", False)])
+def test_multi30k_is_cited_only_if_it_is_used(corpus: str, is_cited: bool) -> None:
+    blocks = bench_report.document([record(data=DataSpec(corpus=corpus))]).blocks
+    entries = [block.text for block in find(blocks, Code) if block.text.startswith("@")]
+    assert ["elliott-etal-2016-multi30k" in entry for entry in entries] == [True, False][not is_cited :]
 
 
 def test_caveat_without_a_completed_run_claims_nothing() -> None:
