@@ -36,6 +36,7 @@ from harness.cli import (
     translate,
 )
 from harness.experiments import ablation_grids
+from harness.processes.json_process import ProcessFailed
 from harness.processes.signals import Interrupted
 from harness.storage.run_store import RunFailed
 from harness.text import command_line, did_you_mean
@@ -248,7 +249,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         lines = traceback.format_exception(cause) if cause else [f"{error}\n"]
         sys.stderr.write(text.printable("".join(lines)))
         return 1
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ProcessFailed) as error:
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE_CODE
         console.warn(_message(error))
@@ -272,7 +273,7 @@ def _recorded_command(words: Sequence[str]) -> str:
     return shlex.join(recorded)
 
 
-def _message(error: ValueError | OSError) -> str:
+def _message(error: Exception) -> str:
     """Return the error in one line; an error of the operating system with its path."""
     path, reason = getattr(error, "filename", None), getattr(error, "strerror", None)
     return f"{path}: {reason}" if path and reason else " ".join(str(error).split())

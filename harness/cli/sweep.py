@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -308,7 +309,11 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return Forecast({}, jobs)
-    datasets, rate, cores = _datasets(specs), eta.core_rate(), machine.cores()
+    try:
+        rate = eta.core_rate()
+    except subprocess.CalledProcessError:  # it was killed, for example for lack of memory
+        return Forecast({}, jobs)
+    datasets, cores = _datasets(specs), machine.cores()
     estimates, progress = {}, {}
     finished_run = functools.cache(run_store.finished)
     for spec in specs:

@@ -1,6 +1,6 @@
 """Tokenizers in a separate process: spaCy imports torch, which must not enter a process that trains Keras models.
 
-Functions that tokenise or train raise ValueError as the tokenizers do, and RuntimeError if the process fails.
+Functions that tokenise or train raise ValueError as the tokenizers do, and ProcessFailed if the process fails.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _request(command: str, **arguments: Any) -> Any:
         return json_process.request_once(MODULE, command, arguments, safe_path=True)
     except json_process.ProcessFailed as error:
         _shared = None  # it may have ended, and later requests can still be answered
-        raise RuntimeError(f"the tokenizer process failed: {error}") from error
+        raise json_process.ProcessFailed(f"the tokenizer process failed: {error}") from error
 
 
 def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:

@@ -192,9 +192,9 @@ class LocalLauncher(Launcher[RunProcess]):
         """Ask a process to end that has reached its timeout or is silent."""
         timeout, silence = self.settings.timeout_seconds, self.settings.silence_seconds
         if timeout is not None and now - process.started >= timeout:
-            process.stop_reason = f"timed out after {duration(timeout)}"
+            process.stop_reason = f"timed out after {_limit(timeout)}"
         elif silence is not None and now - process.last_event >= silence:
-            process.stop_reason, process.hung = f"hung: no progress for {duration(silence)}", True
+            process.stop_reason, process.hung = f"hung: no progress for {_limit(silence)}", True
         else:
             return
         process.kill_at = now + self.grace_seconds
@@ -269,6 +269,11 @@ class LocalLauncher(Launcher[RunProcess]):
         """Kill every process and its children."""
         for process in list(self.running.values()):
             process.worker.kill()
+
+
+def _limit(seconds: float) -> str:
+    """Return a limit of time as text. One below a second is not rounded to 0 s."""
+    return duration(seconds) if seconds >= 1 else f"{seconds:g} s"
 
 
 def _repeats(line: str, reason: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import sys
 import time
@@ -37,6 +38,8 @@ from impls.weights import embedding_rms
 
 RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
 """Fields of `RunRecord.environment` that describe earlier, interrupted processes of the same run."""
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 TRAINING_DIGESTS = ("batches", "stream", "weights_after", "weights")
 """The fingerprints of the training of a run."""
@@ -99,9 +102,9 @@ def _execute(current: _Run) -> RunRecord:
         if current.guard.received is None:
             reason = f"{type(error).__name__}: {error}"
             run_store.save_record(current.results, current.record("failed", reason))
-            # The fault that a self-check finds is in the model, not where it was noticed.
-            cause = None if isinstance(error, self_check.SelfCheckFailed) else error
-            raise RunFailed(f"{current.spec.id}: {reason}") from cause
+            # A fault that a self-check finds is in the model, and a full disk is outside: not where it was noticed.
+            is_elsewhere = isinstance(error, self_check.SelfCheckFailed) or getattr(error, "errno", None) in FULL_DISK
+            raise RunFailed(f"{current.spec.id}: {reason}") from None if is_elsewhere else error
         return current.interrupted(Interrupted(current.guard.received), f"; {type(error).__name__}: {error}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import Refused
 
-from harness.data import preprocess
+from harness.data import preprocess, tokenizer_process
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
@@ -140,6 +140,11 @@ def test_missing_library_for_scores_is_refused_before_training(
     monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": ""})
     refused([*line.split(), "--corpus", "captions", "--tokenizer", "whitespace"], "sacremoses is not installed: python")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_end_of_the_tokenizer_process_is_one_line(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    monkeypatch.setattr(tokenizer_process, "MODULE", "a_module_that_ends")
+    refused(["bench", "--corpus", "captions", "--set", "data.seed=1234567"], "the tokenizer process failed: ")
 
 
 @pytest.mark.parametrize("name", ["./mine.py", "mine.py:build", "folder/mine.py:build"])

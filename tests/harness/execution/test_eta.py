@@ -95,6 +95,13 @@ def test_forecast_runs_reads_progress_from_the_newest_intact_checkpoint(
     assert sweep.forecast_runs([run], tmp_path, 1).progress == {run.id: 3 / 21}
 
 
+def test_forecast_is_unknown_if_the_measurement_of_this_machine_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eta, "_MEASURE_RATE", "import os; os.abort()")
+    assert sweep.forecast_runs([spec()], tmp_path, 1).seconds() is None
+
+
 def test_estimate_grows_with_the_work() -> None:
     dataset = prepare(spec().data)
 

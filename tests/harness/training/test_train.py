@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -288,6 +290,16 @@ def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
     assert record is not None
     assert (record.status, record.reason) == ("failed", "RuntimeError: the planted fault")
     assert files(tmp_path, run) == ["record.json"]
+
+
+def test_full_disk_is_a_failure_without_a_cause_in_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.safetensors")
+
+    monkeypatch.setattr(train.checkpoint, "save", fail)
+    with pytest.raises(run_store.RunFailed, match="No space left on device: 'checkpoint-1") as failure:
+        train.run(spec(), tmp_path)
+    assert failure.value.__cause__ is None
 
 
 @pytest.mark.parametrize(
