@@ -29,7 +29,7 @@ from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files, tensors
 from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
-from harness.storage.records import RunRecord, misfits, record_from_json
+from harness.storage.records import RECORD_SCHEMA, RunRecord, misfits, record_from_json
 from harness.storage.results_folders import RESULTS as RESULTS
 from harness.storage.results_folders import command_on, list_command
 from harness.text import brief, did_you_mean, first_few
@@ -127,6 +127,17 @@ def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | No
     """Return the record of a finished run, or None. `complain` receives a line if the record is unusable."""
     record = usable_record(results, run_id, complain)
     return record if record is not None and record.status in FINISHED else None
+
+
+def check_version(results: Path, run_id: str) -> None:
+    """Raise ValueError if a run has an undamaged record of another schema, which a new run would replace."""
+    path = run_folder(results, run_id) / RECORD
+    try:
+        schema = files.read_sealed(path).get("schema")
+    except ValueError:
+        return  # missing or damaged
+    if schema != RECORD_SCHEMA:
+        raise ValueError(f"{path}: a record of another version of this software: use that version or another --results")
 
 
 def remove_record(results: Path, run_id: str) -> None:

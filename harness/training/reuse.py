@@ -30,13 +30,17 @@ def reusable_records(
     """Return the records of the runs that are finished; `complain` receives a line for each damaged one.
 
     Raises:
-        ValueError: A run was trained on the user's files or with the user's module, and a file has changed or is
-            missing. The message names both.
+        ValueError: The record of a run is of another version; or a run was trained on the user's files or with the
+            user's module, and a file has changed or is missing. The message names the run and the file.
     """
     from harness.data.dataset import text_digests
 
-    stored = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
-    records = [record for record in stored if record is not None]
+    records = []
+    for spec in specs:
+        if record := run_store.finished(results, spec.id, complain=complain):
+            records.append(record)
+        else:
+            run_store.check_version(results, spec.id)
     digests_of = functools.cache(text_digests)
     if changed := [record for record in records if has_other_builder(record)]:
         folders = [run_store.run_folder(results, record.id) for record in changed]

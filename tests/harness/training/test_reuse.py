@@ -24,7 +24,7 @@ from harness.data import tokenizer_process
 from harness.experiments.specs import DataSpec, DecodingSpec, FileSpec, RunSpec
 from harness.processes.progress import Event
 from harness.processes.workers import ProcessSettings
-from harness.storage import run_store
+from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from harness.training import reuse, train
 
@@ -54,6 +54,17 @@ def test_reusable_records_with_unchanged_files_are_returned(completed: tuple[Pat
     assert train.run(record.spec, results) == record
     unfinished = spec("counting_model:build_compiling", data=record.spec.data)
     assert reuse.reusable_records(results, [unfinished, record.spec]) == [record]
+
+
+def test_record_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
+    run = spec(updates=2)
+    path = tmp_path / run.id / run_store.RECORD
+    files.write_sealed(path, {"schema": 3})
+    content = path.read_bytes()
+    with pytest.raises(ValueError, match=r"record\.json: a record of another version of this software: use that"):
+        train.run(run, tmp_path)
+    assert path.read_bytes() == content
+    assert [entry.name for entry in path.parent.iterdir()] == [run_store.RECORD]
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
