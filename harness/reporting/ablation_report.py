@@ -233,12 +233,17 @@ def _csv_row(effects: StudyEffects, kind: str, effect: AblationEffect) -> dict[s
         "changed": label(contrast.changed),
         "against": label(contrast.against),
         "figure": effect.metric,
-        "effect": effect.mean,
-        **{name: getattr(effect, name) for name in ("low", "high", "p", "p_holm")},
+        "effect": _rounded(effect.mean),
+        **{name: _rounded(getattr(effect, name)) for name in ("low", "high", "p", "p_holm")},
         "significant": int(effect.significant),
         "conclusion": effect.conclusion.label,
-        "above_zero_on_new_seed": effect.above_zero,
+        "above_zero_on_new_seed": _rounded(effect.above_zero),
         "seeds": " ".join(map(str, contrast.seeds)),
         "combinations": contrast.combinations,
         "interval_covers": effect.basis,
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a value with six significant digits: the last digits of sums differ between processors."""
+    return value if value is None or float(value).is_integer() else float(f"{value:.6g}")

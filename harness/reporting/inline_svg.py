@@ -11,7 +11,18 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, SERIES, STYLES, TIP, lay_out, styled
+from harness.reporting.plot_style import (
+    EXTERNAL_COLOURS,
+    FAINT,
+    GRID,
+    INK,
+    SERIES,
+    STYLES,
+    TIP,
+    lay_out,
+    numbered,
+    styled,
+)
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 COLOURS = {
@@ -39,12 +50,13 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
         lay_out(plot)
         plot.dpi = before
         plot.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    root = tree.fromstring(buffer.getvalue())
+    svg = numbered(buffer.getvalue())
+    root = tree.fromstring(svg)
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag == f"{SVG}style" or child.tag.endswith("metadata"):
                 parent.remove(child)
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', buffer.getvalue()))
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     for element in root.iter():
         _adapt(element, name, used)
     _flatten(root)

@@ -343,4 +343,18 @@ def write(plot: Figure, path: Path) -> None:
         raise ValueError(f"picture {path.name!r} must end in .png, .svg or .pdf")
     buffer = io.BytesIO()
     plot.savefig(buffer, format=kind, metadata=metadata[kind])
-    files.write_bytes(path, buffer.getvalue())
+    content = buffer.getvalue()
+    files.write_bytes(path, numbered(content.decode()).encode() if kind == "svg" else content)
+
+
+def numbered(svg: str) -> str:
+    """Return an SVG of matplotlib with numbers for its hashed ids.
+
+    Hashes of clip paths come from coordinates that are not rounded, so they differ between processors.
+    """
+    numbers: dict[str, int] = {}
+    return re.sub(
+        r'(?<=["#])([pm])[0-9a-f]{10}(?=[")])',
+        lambda match: f"{match[1]}{numbers.setdefault(match[0], len(numbers))}",
+        svg,
+    )
