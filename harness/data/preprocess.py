@@ -93,9 +93,11 @@ def preprocess(
     The vocabularies are those of the first `training_pairs` pairs, including pairs that `max_length` leaves out, so
     they are the same for every `max_length`.
 
-    Raises: ValueError if a tokenizer fails, or no training pair is short enough.
+    Raises: ValueError if a tokenizer fails, no training pair is short enough, or the corpus has too few.
     """
     text = {split: corpus.splits[name] for split, name in SPLITS.items()}
+    if data.training_pairs is not None and data.training_pairs > (pairs := len(text["train"][0])):
+        raise ValueError(f"data.training_pairs={data.training_pairs}: the corpus has {pairs:,} training pairs")
     text["train"] = text["train"][0][: data.training_pairs], text["train"][1][: data.training_pairs]
     models, words = _train(data, text["train"])
     tokens, score, moses = _tokenise(data, text, models)

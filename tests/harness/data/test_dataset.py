@@ -65,6 +65,8 @@ def test_prepare_follows_the_settings(tmp_path: Path) -> None:
     first_two = prepare(replace(data, training_pairs=2))
     assert len(first_two.train) == 2
     assert first_two.target_words == (*SPECIAL_TOKENS, "a", "dog")
+    with pytest.raises(ValueError, match=r"training_pairs=1000: the corpus has \d training pairs$"):
+        prepare(replace(data, training_pairs=1_000))
     every_word = prepare(replace(data, minimum_frequency=1))
     assert every_word.target_words[4:] == ("a", "dog", "red", "runs", "sleeps", "today")
     assert prepare(replace(data, case="kept")).source_words[4:] == ("Ein", "Hund")
