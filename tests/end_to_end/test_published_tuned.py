@@ -204,6 +204,24 @@ def test_results_page_repeats_what_the_search_contributes() -> None:
     assert f"adds {number(by_length.mean, 2)} ({between(by_length, 2)}) to greedy search" in SECTION
 
 
+def test_results_page_repeats_what_averaging_weights_contributes() -> None:
+    folder = ROOT / published_pages.AVERAGING
+    runs = run_store.records(folder)
+    averaged, best = ([run for run in runs if (run in PRE_NORM) == is_averaged] for is_averaged in (True, False))
+    assert [[len(run.chosen_epochs) for run in kind] for kind in (averaged, best)] == [[5] * 3, [1] * 3]
+    for one, other in zip(averaged, best, strict=True):  # the same training
+        assert replace(other.spec, training=one.spec.training) == one.spec
+        assert other.fingerprints["weights_after"] == one.fingerprints["weights_after"]
+        assert [epoch.training_loss for epoch in other.curve] == [epoch.training_loss for epoch in one.curve]
+    judged = analysed(folder, best[0].spec.data)
+    for metric, unit in (("bleu_sacre", " BLEU"), ("test_perplexity", "")):
+        rows = [label(judged, kind[0]) for kind in (averaged, best)]
+        change = judged.leaderboards[metric].comparisons.between(*rows)
+        digits = 2 if unit else 3
+        assert f"{signed(change.mean, digits)}{unit} ({bounds(change, digits)})" in SECTION, metric
+    assert f"alone have {mean(best, 'bleu_sacre'):.1f}" in SECTION
+
+
 def test_results_page_repeats_the_scores_on_the_test_sets_of_2017() -> None:
     cells = []
     for name in ("test_2017_flickr", "test_2017_mscoco"):
