@@ -20,7 +20,7 @@ from harness.reporting.plot_style import (
     STYLES,
     TIP,
     lay_out,
-    numbered,
+    numbered_ids,
     styled,
 )
 
@@ -50,7 +50,7 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
         lay_out(plot)
         plot.dpi = before
         plot.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    svg = numbered(buffer.getvalue())
+    svg = numbered_ids(buffer.getvalue())
     root = tree.fromstring(svg)
     for parent in list(root.iter()):
         for child in list(parent):

@@ -344,10 +344,10 @@ def write(plot: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     plot.savefig(buffer, format=kind, metadata=metadata[kind])
     content = buffer.getvalue()
-    files.write_bytes(path, numbered(content.decode()).encode() if kind == "svg" else content)
+    files.write_bytes(path, numbered_ids(content.decode()).encode() if kind == "svg" else content)
 
 
-def numbered(svg: str) -> str:
+def numbered_ids(svg: str) -> str:
     """Return an SVG of matplotlib with numbers for its hashed ids.
 
     Hashes of clip paths come from coordinates that are not rounded, so they differ between processors.

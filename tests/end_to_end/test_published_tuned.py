@@ -209,10 +209,10 @@ def test_results_page_repeats_what_averaging_weights_contributes() -> None:
     runs = run_store.records(folder)
     averaged, best = ([run for run in runs if (run in PRE_NORM) == is_averaged] for is_averaged in (True, False))
     assert [[len(run.chosen_epochs) for run in kind] for kind in (averaged, best)] == [[5] * 3, [1] * 3]
-    for one, other in zip(averaged, best, strict=True):  # the same training
-        assert replace(other.spec, training=one.spec.training) == one.spec
-        assert other.fingerprints["weights_after"] == one.fingerprints["weights_after"]
-        assert [epoch.training_loss for epoch in other.curve] == [epoch.training_loss for epoch in one.curve]
+    for kept, again in zip(averaged, best, strict=True):  # the same training
+        assert replace(again.spec, training=kept.spec.training) == kept.spec
+        assert again.fingerprints["weights_after"] == kept.fingerprints["weights_after"]
+        assert [epoch.training_loss for epoch in again.curve] == [epoch.training_loss for epoch in kept.curve]
     judged = analysed(folder, best[0].spec.data)
     for metric, unit in (("bleu_sacre", " BLEU"), ("test_perplexity", "")):
         rows = [label(judged, kind[0]) for kind in (averaged, best)]
