@@ -68,7 +68,7 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError(f"{path}: larger than {LARGEST_BYTES:,} bytes; expected an experiment file")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f'{path}: {error}; expected TOML, with text in quotes, such as suite = "quick"') from error
     actions = {action.dest: action for action in parser._actions if action.dest not in NOT_READ}

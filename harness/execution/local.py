@@ -228,10 +228,10 @@ class LocalLauncher(Launcher[RunProcess]):
         if lost and len(losses) < self.settings.retries and not self.stopping:
             losses.append(handle.stop_reason or (record.reason if interrupted and record else exit_text))
             retry = f"retry {len(losses)} of {self.settings.retries}"
-            self.display.line(f"{run}: {losses[-1]}; it resumes from its last checkpoint ({retry})")
+            self.display.line(f"{run}: {losses[-1]}; it continues from its last checkpoint, if any ({retry})")
             return None
         if record is None and self.stopping and not handle.stop_reason:
-            reason = "killed before it could write a checkpoint; it resumes from the last one"
+            reason = "killed before it could write a checkpoint; it continues from the last one, if any"
             return self._with_losses(self.settings.new_record(handle.spec, "interrupted", reason))
         if record is None or handle.stop_reason:
             return self._failure_of(handle, handle.stop_reason or exit_text, record)

@@ -98,7 +98,7 @@ def test_run_lost_repeatedly_fails_after_its_retries(
     )
     assert runs.starts()[f"{kind}-0"] == 1 + limits.retries
     assert all_end(runs.processes(f"{kind}-0"))
-    assert ("it resumes from its last checkpoint (retry" in runs.output) == (limits.retries > 0)
+    assert ("it continues from its last checkpoint, if any (retry" in runs.output) == (limits.retries > 0)
 
 
 @pytest.mark.sample

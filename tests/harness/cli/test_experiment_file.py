@@ -48,6 +48,11 @@ def test_experiment_file_sets_the_options_of_its_keys_unless_they_follow_it() ->
     assert arguments.set == [*of_all, *(f"paper:{setting}" for setting in of_paper)]
 
 
+def test_experiment_file_with_a_byte_order_mark_is_read() -> None:
+    Path("experiment.toml").write_text("epochs = 3", encoding="utf-8-sig")
+    assert parser().parse_args(["bench", "--config", "experiment.toml"]).epochs == 3
+
+
 def test_setting_of_one_variant_applies_to_its_runs_only(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["paper:recipe.layers=1", "mine:MODEL:recipe.layers=2", "training.epochs=2"]
     assert settings_of("paper", settings) == ["recipe.layers=1", "training.epochs=2"]
