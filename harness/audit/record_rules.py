@@ -136,7 +136,8 @@ def commit(stored: StoredRun) -> Iterator[str]:
     """The record names the commit, and says whether its files were changed."""
     record = stored.record
     skip_unless(record.environment or record.status == "completed", NOT_STARTED)
-    recorded = record.environment.get("commit")
+    recorded = record.environment.get("commit", {})
+    skip_unless(recorded is not None, "made outside a checkout, such as with an installed package")
     if not recorded:
         yield "environment.commit is missing: the code that made the run is unknown"
     elif not _COMMIT.fullmatch(str(recorded.get("digest"))):

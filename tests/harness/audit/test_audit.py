@@ -136,6 +136,14 @@ def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pyte
     assert "9 rules skipped: C27 weights, C29 corpus, C30 batches" in verdict
 
 
+@pytest.mark.usefixtures("_no_corpus")
+def test_check_runs_of_an_installed_package_pass_without_a_commit(results: Path) -> None:
+    edit("environment.commit", None)(results)
+    report = check(results)
+    assert not report.failed
+    assert "1 rule skipped on some runs: C10 commit" in report.verdict
+
+
 def test_check_different_environments_give_remarks(results: Path) -> None:
     edit("environment.commit", {"digest": "b" * 40, "dirty": True})(results)
     edit("environment.machine.processor", "another processor")(results)
