@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from impls.contract import Arrays, Backend, Compiling, Recipe, Seq2SeqModel, Training
@@ -179,6 +180,17 @@ def source_digest(path: str) -> str:
     load(path)
     file = getattr(sys.modules[path.partition(":")[0]], "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else ""
+
+
+def framework_of(path: str) -> str:
+    """Return "keras" if the module of an external builder uses names of `impls.keras3`, else "torch".
+
+    The builder is not called. Raises: as `load`.
+    """
+    load(path)
+    names = vars(sys.modules[path.partition(":")[0]]).values()
+    origins = (getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", "") for value in names)
+    return "keras" if any(str(origin).startswith("impls.keras3") for origin in origins) else "torch"
 
 
 def build_external(

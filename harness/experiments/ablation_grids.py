@@ -130,6 +130,6 @@ def check_base(variant: str, recipe: Recipe | None) -> TransformerRecipe:
         return recipe
     kind = "a builder" if recipe is None else f"of the family {recipe.family!r}"
     raise ValueError(
-        f"base {variant!r} is {kind}, which has no field {FIELDS[0]!r}: expected a variant of the family "
+        f"base {variant!r} is {kind}, which has none of these fields: expected a variant of the family "
         f"{TransformerRecipe.family!r}"
     )

@@ -127,10 +127,10 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
 
 
 def has(variant: str, framework: str) -> bool:
-    """Return whether a variant can be built in a framework; external builders count as torch models."""
+    """Return whether a variant can be built in a framework; a builder counts as that of `registry.framework_of`."""
     recipe, _ = resolve(variant)
     if recipe is None:
-        return framework == "torch"
+        return framework == registry.framework_of(variant)
     return (recipe.family, framework) in registry.BUILDERS
 
 

@@ -57,9 +57,14 @@ class Slot(NamedTuple):
 
 
 def slots(variables: list[Any]) -> dict[str, Slot]:
-    """Return the location of each canonical tensor in the variables of a network."""
+    """Return the location of each canonical tensor in the variables of a network.
+
+    Raises: ValueError for a variable whose path has no layer, as that of `keras.Variable`.
+    """
     slots_by_name: dict[str, Slot] = {}
     for number, variable in enumerate(variables):
+        if "/" not in variable.path:
+            raise ValueError(f"weight {variable.path!r} has no layer's name: layers create theirs with `add_weight`")
         parts = [part for part in variable.path.split("/") if part != "gru_cell"]
         if parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
             layer = parts[-2].replace("-", ".")

@@ -85,8 +85,9 @@ def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: C
     arrays, remarks = crew.result(task)
     assert np.abs(arrays["recipe"] - arrays["squared"]).max() > 1e-2
     assert remarks["errors"][0] == "SameNames: layers with weights need different names"
+    assert remarks["errors"][1].startswith("weight 'gain' has no layer's name")
     for error, name, weight in zip(
-        remarks["errors"][1:], ("Normalised", "Frozen"), ("batch_norm/moving_mean", "outer/kernel"), strict=True
+        remarks["errors"][2:], ("Normalised", "Frozen"), ("batch_norm/moving_mean", "outer/kernel"), strict=True
     ):
         assert re.search(f"^{name}: '.*{weight}' is not trained, and only trained weights are stored: use ", error)
 

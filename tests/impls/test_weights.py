@@ -13,7 +13,7 @@ from small_models import BASE, GRU, MAX_LENGTH, all_recipes
 import impls
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
 from impls.pytorch.torch_transformer import Embedder
-from impls.weights import check, count, embedding_rms, initial, shapes
+from impls.weights import check, count, draw, embedding_rms, initial, shapes
 
 POSITIONS = {"source.positions", "target.positions"}
 NORMS = {name for name in shapes(BASE, 37, 41) if ".norm." in name}
@@ -132,6 +132,12 @@ def test_initial_values_have_their_distributions(recipe: Recipe, matrices: Any, 
         few = 3 / math.sqrt(2 * value.size)  # the relative error of a deviation, three times
         assert value.std() == pytest.approx(deviation, rel=max(0.03, few)), name
         assert value.mean() == pytest.approx(0, abs=4 * deviation / math.sqrt(value.size)), name
+
+
+def test_xavier_bound_of_a_convolution_counts_its_width() -> None:
+    matrix, kernel = (draw(SMALL, "conv.kernel", shape, 0) for shape in ((64, 128), (3, 64, 128)))
+    assert np.abs(matrix).max() == pytest.approx(math.sqrt(6 / 192), rel=0.01)
+    assert np.abs(kernel).max() == pytest.approx(math.sqrt(6 / (3 * 192)), rel=0.01)
 
 
 @pytest.mark.parametrize(

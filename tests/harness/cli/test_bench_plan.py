@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pages_factory
@@ -53,6 +56,25 @@ def test_options_choose_frameworks() -> None:
     assert planned("--variant", "paper", *frameworks) == [("paper", "torch"), ("paper", "keras")]
     assert planned("--variant", "torch_reference", *frameworks) == [("torch_reference", "torch")]
     assert {framework for _, framework in planned("--framework", "keras")} == {"keras"}
+
+
+@pytest.mark.parametrize(
+    ("used", "framework"),
+    [
+        ({"keras_adapter": ModuleType("impls.keras3.keras_adapter")}, "keras"),
+        ({"Network": type("Network", (), {"__module__": "impls.keras3.keras_transformer"})}, "keras"),
+        ({"wrap": len, "RECIPE": LEARNED_POSITIONS}, "torch"),
+    ],
+)
+def test_builder_runs_in_its_framework_if_options_name_both(
+    used: dict[str, Any], framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ModuleType("mine")
+    vars(mine).update(used, build=lambda *sizes, **settings: None)
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    for both in (("torch", "keras"), ("keras", "torch")):
+        options = [word for name in both for word in ("--framework", name)]
+        assert planned("--variant", "mine:build", *options) == [("mine:build", framework)]
 
 
 @pytest.mark.parametrize(("missing", "remaining"), [("keras", "torch"), ("torch", "keras")])
