@@ -1,6 +1,6 @@
 """Variant `tuned`: a small Transformer with the settings that suit Multi30k, to compare with published systems.
 
-    x[t] = sqrt(D) * embedding[token[t]],    with queries and keys rotated by the angle of their position
+    x[t] = sqrt(D) * embedding[token[t]],    with queries and keys of self-attention rotated by their position
     logits = decoder(x) @ embedding.T + bias
 
 It has no module of its own; data and regularisation differ: one vocabulary of byte-pair encodings for both languages,
