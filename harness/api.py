@@ -299,18 +299,18 @@ def run(
 ) -> TrainedRun:
     """Train and measure one run in this process and show the progress, or load it if it is finished already.
 
+    The process keeps the run's threads and environment variables, such as OMP_NUM_THREADS.
+
     Args:
         recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or a function that builds a model,
             from a module with a file. In a notebook, write it with %%writefile mine.py, and import mine.
-        corpus: "captions" (the default), which is embedded and split at white space, "multi30k", or "files" (the
-            default with `files`).
+        corpus: "captions" (the default; embedded, split at spaces), "multi30k", or "files" (the default with `files`).
         files: The paths of your own text by the names of `bench --corpus files`: {"train_source": "train.tsv", ...}.
         epochs: Passes over the training data. Unlike with --epochs, the warm-up of a source changes in proportion.
         seed: Seed of weights, dropout and batches.
         suite: The suite, such as "quick", whose training is used and whose size a variant gets; a recipe keeps its own.
             None: as in the source (of a recipe: that of the variant of its name, or the tutorials).
-        results: The folder in which the run is stored.
-        note: Free text for the record.
+        results, note: The folder in which the run is stored, and free text for its record.
         settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.
 
     Raises:

@@ -96,6 +96,11 @@ class TorchModel:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"unknown precision {precision!r}: use {' or '.join(PRECISIONS)}")
+        if torch.get_default_dtype() != torch.float32:
+            raise ValueError(
+                f"torch's default dtype is {torch.get_default_dtype()}: models compute in float32, "
+                "so call torch.set_default_dtype(torch.float32) first"
+            )
         self.recipe = recipe
         self.module = module.to(dropout_source.device)
         self._device, self._dropout_source, self._seed = dropout_source.device, dropout_source, seed

@@ -15,6 +15,15 @@ pytestmark = pytest.mark.usefixtures("single_thread")
 BATCH = batch_of_lengths((3, 2), (5, 4))
 
 
+def test_model_is_not_built_with_another_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match="default dtype is torch.float64: models compute in float32"):
+            build(BASE)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_update_with_a_gradient_that_is_not_finite_is_reported_though_its_loss_is_finite(value: float) -> None:
     model: Any = build(BASE)
