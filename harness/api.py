@@ -279,7 +279,10 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
     if (results / run_store.RECORD).is_file():
         raise ValueError(f"{results}: the folder of one run; load the folder around it, {results.parent}")
-    records = tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4)))
+    complaints: list[str] = []
+    records = tuple(run_store.records(results, complain=complaints.append))
+    for line in complaints:
+        warnings.warn(line, stacklevel=2)
     runs = Runs(records, results.absolute())  # os.chdir must not hide the other files of the runs
     if not runs and (inner := run_store.nested_results(results)):
         warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)

@@ -63,8 +63,9 @@ def test_load_warns_of_a_damaged_record_and_of_folders_with_runs(tmp_path: Path)
     (tmp_path / "lesson" / "x").mkdir(parents=True)
     (tmp_path / "lesson" / "x" / "record.json").write_text("{")
     for folder, message in ((tmp_path / "lesson", "record.json"), (tmp_path, "folders in it have: load .*lesson$")):
-        with pytest.warns(UserWarning, match=message):
+        with pytest.warns(UserWarning, match=message) as warned:
             assert len(harness.load(folder)) == 0
+        assert [warning.filename for warning in warned] == [__file__]  # the caller's line
 
 
 def test_runs_loaded_with_a_relative_path_keep_their_statistics_after_chdir(
