@@ -279,7 +279,11 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
     if (results / run_store.RECORD).is_file():
         raise ValueError(f"{results}: the folder of one run; load the folder around it, {results.parent}")
-    runs = Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
+    complaints: list[str] = []
+    records = tuple(run_store.records(results, complain=complaints.append))
+    for line in complaints:
+        warnings.warn(line, stacklevel=2)
+    runs = Runs(records, results.absolute())  # os.chdir must not hide the other files of the runs
     if not runs and (inner := run_store.nested_results(results)):
         warnings.warn(f"{results} has no runs, but folders in it have: load {first_few(inner)}", stacklevel=2)
     return runs
@@ -334,7 +338,7 @@ def run(
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":
         warnings.warn(f"{record.id}: {record.ending}", stacklevel=2)
-    return TrainedRun(record, folder)
+    return TrainedRun(record, folder.absolute())
 
 
 def translate(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.cli import folder_options, report_writing
 from harness.cli.console import say_json, warn
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 
 SUMMARY = "write the report of all records"
 EXAMPLES = (
@@ -38,16 +38,18 @@ def command(arguments: argparse.Namespace) -> int:
     records = run_store.records(arguments.results, complain=warn)
     if not records:
         raise ValueError(run_store.no_record(arguments.results))
-    if arguments.json:
-        say_json(_leaderboards(records, arguments.results))
-        return 0
-    with_text = not arguments.without_corpus_text
     failures = report_writing.check_records(arguments.results)
-    report_writing.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
+    if arguments.json:
+        stored = StoredFiles(arguments.results)
+        say_json(_leaderboards(report_writing.readable(records, stored), stored))
+        report_writing.warn_failures(failures)
+    else:
+        with_text = not arguments.without_corpus_text
+        report_writing.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
     return int(bool(failures))
 
 
-def _leaderboards(records: Sequence[RunRecord], results: Path) -> list[dict[str, Any]]:
+def _leaderboards(records: Sequence[RunRecord], stored: StoredFiles) -> list[dict[str, Any]]:
     """Return each table with the mean, interval and ranks of every row by metric, best row first."""
     from harness.analysis.leaderboard import analyse_bench
 
@@ -70,5 +72,5 @@ def _leaderboards(records: Sequence[RunRecord], results: Path) -> list[dict[str,
                 for name, board in table.leaderboards.items()
             },
         }
-        for table in analyse_bench(records, results).tables
+        for table in analyse_bench(records, stored).tables
     ]

@@ -36,7 +36,7 @@ def write(
     from harness.reporting import bench_report, render_text
 
     stored = StoredFiles(results)
-    records = _readable(records, stored)
+    records = readable(records, stored)
     if run_store.is_published(results):
         records = [without_disturbed_rates(record) for record in records]
     texts = shown_texts(records, results) if corpus_text else {}
@@ -47,7 +47,7 @@ def write(
     warn_failures(failures)
 
 
-def _readable(records: Sequence[RunRecord], stored: StoredFiles) -> list[RunRecord]:
+def readable(records: Sequence[RunRecord], stored: StoredFiles) -> list[RunRecord]:
     """Return the runs without damaged files, and name the others on standard error."""
     readable = []
     for record in records:

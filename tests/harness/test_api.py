@@ -63,8 +63,18 @@ def test_load_warns_of_a_damaged_record_and_of_folders_with_runs(tmp_path: Path)
     (tmp_path / "lesson" / "x").mkdir(parents=True)
     (tmp_path / "lesson" / "x" / "record.json").write_text("{")
     for folder, message in ((tmp_path / "lesson", "record.json"), (tmp_path, "folders in it have: load .*lesson$")):
-        with pytest.warns(UserWarning, match=message):
+        with pytest.warns(UserWarning, match=message) as warned:
             assert len(harness.load(folder)) == 0
+        assert [warning.filename for warning in warned] == [__file__]  # the caller's line
+
+
+def test_runs_loaded_with_a_relative_path_keep_their_statistics_after_chdir(
+    ablation: api.Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ABLATION.parent)
+    runs = harness.load(ABLATION.name).filter(budget="controlled")
+    monkeypatch.chdir(tmp_path)
+    assert runs.leaderboard().equals(ablation.leaderboard())
 
 
 def test_tables_have_a_row_per_run_or_epoch_and_the_documented_columns(ablation: api.Runs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def test_report_runs_with_a_damaged_file_are_named_and_left_out(
         assert folder.name not in rows
     assert SECOND in rows
     assert "fail a rule of check" in pages[0]
+    assert main(["report", "--results", str(results), "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)
+    assert printed.err.count("left out of the report") == len(names)
+    assert "bakeoff: check: " in printed.err
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])
