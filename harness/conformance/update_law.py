@@ -28,8 +28,8 @@ RATES = (1e-3, 3e-2, 2e-4)
 MOMENTS = 1e-4
 """Tolerance of second moments, relative to the largest of the tensor."""
 
-STEPS = (1e-2, 2.5e-3)
-"""Step lengths of finite differences; the shorter one is used if the longer one disagrees."""
+STEPS = (1e-2, 2.5e-3, 6e-4)
+"""Step lengths of finite differences; a shorter one is used if the longer ones disagree, as in wide models."""
 
 DIFFERENCE = 2e-2
 """Relative tolerance between a gradient along a direction and a finite difference."""

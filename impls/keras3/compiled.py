@@ -121,15 +121,46 @@ class Sums(NamedTuple):
     gradient_norm: Tensor
 
 
+class _Read(keras.StatelessScope):
+    """Within this scope, `variables` collects the variables that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.variables: list[Any] = []
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the value of a variable, as Keras asks for it."""
+        self.variables.append(variable)
+        return super().get_current_value(variable)
+
+
+def _built(kind: Any, recipe: Recipe, *sizes: int) -> Any:
+    """Return a new network with its variables.
+
+    Raises: ValueError for a variable that is used but not part of the network.
+    """
+    network, words = kind(recipe, *sizes), ops.zeros((1, 2), "int32")
+    network.project(network(words, words))  # the first call of a layer creates its variables
+    with _Read() as read:
+        network.project(network(words, words))
+    own = {id(variable) for variable in network.variables}
+    for variable in read.variables:
+        if id(variable) not in own:
+            raise ValueError(
+                f"{kind.__name__}: {variable.path!r} is not part of the network, so it is neither trained nor stored: "
+                "create layers in `__init__`, and make each an attribute of the layer that uses it"
+            )
+    return network
+
+
 class Program:
     """A network and its compiled functions, shared by all models of a recipe. Its variables' values are unused."""
 
     def __init__(self, recipe: Recipe, *sizes: int, policy: str, network: Any) -> None:
         with _policy(policy):
             kind: Any = network or (GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork)
-            self.network = kind(recipe, *sizes)
-            words = ops.zeros((1, 2), "int32")
-            self.network.project(self.network(words, words))  # the first call of a layer creates its variables
+            self.network = _built(kind, recipe, *sizes)
+            again = self.network if network is None else _built(kind, recipe, *sizes)
         self.variables = variables = self.network.trainable_variables
         self.slots = slots(variables)
         if network is None:
@@ -139,6 +170,11 @@ class Program:
             self.shapes = {name: tuple(variables[slot.variable].shape) for name, slot in self.slots.items()}
             if len(self.slots) != len(variables):
                 raise ValueError(f"{network.__name__}: layers with weights need different names")
+            if unnamed := sorted(self.slots.keys() - slots(again.trainable_variables).keys()):
+                raise ValueError(
+                    f"{network.__name__}: the name of weight {unnamed[0]!r} is automatic, and another one for the next "
+                    "network: give all layers that have weights a name, and all weights of `add_weight`"
+                )
         constant = self.network.non_trainable_variables
         self.seeds = [variable for variable in constant if variable.path.endswith("seed_generator_state")]
         if len(self.seeds) != len(constant):

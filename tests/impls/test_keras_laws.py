@@ -87,9 +87,12 @@ def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: C
     assert remarks["errors"][0] == "SameNames: layers with weights need different names"
     assert remarks["errors"][1].startswith("weight 'gain' has no layer's name")
     for error, name, weight in zip(
-        remarks["errors"][2:], ("Normalised", "Frozen"), ("batch_norm/moving_mean", "outer/kernel"), strict=True
+        remarks["errors"][2:4], ("Normalised", "Frozen"), ("batch_norm/moving_mean", "outer/kernel"), strict=True
     ):
         assert re.search(f"^{name}: '.*{weight}' is not trained, and only trained weights are stored: use ", error)
+    for error, name, weight in zip(remarks["errors"][4:6], ("Hidden", "Late"), ("mix", "late"), strict=True):
+        assert re.search(f"^{name}: '.*-{weight}/.*' is not part of the network, so it is neither trained nor", error)
+    assert re.search(r"^Unnamed: the name of weight 'dense\S*' is automatic, and another one for", remarks["errors"][6])
 
 
 SMALL = ("base", "gru")

@@ -31,7 +31,7 @@ from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
 import impls
-from harness.conformance import causality_law, law_runner, models_under_test, training_laws, update_law
+from harness.conformance import causality_law, law_runner, models_under_test, training_laws
 from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.diagnosis import CAUSES, diagnosis
 from harness.conformance.law_runner import LawResult, check
@@ -344,14 +344,6 @@ def test_law_11_accepts_a_parameter_of_one_number_that_two_seeds_move_alike(
     scales = [subject.trained(subject.model(seed=seed), range(3)).weights()["scale"] for seed in (0, 1)]
     assert scales[0] == scales[1]
     assert list(check(subject, laws={11})) == [LawResult(11, "reproducibility", True, "")]
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_update_law_moves_tensors_of_one_number_along_their_gradient(sign: float) -> None:
-    """A scale of a norm may be one number, whose random half is as long as its gradient."""
-    gradient = {"norm.scale": np.array([sign]), "gain": np.array(-sign)}
-    direction = update_law._direction(gradient, list(gradient))
-    assert all(direction[name] == pytest.approx(gradient[name] / 2**0.5) for name in gradient)
 
 
 def test_laws_of_a_model_whose_weights_are_all_0_say_so_in_a_few_words() -> None:
