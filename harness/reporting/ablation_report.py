@@ -172,7 +172,10 @@ def _tables(analysis: Analysis) -> list[Block]:
         blocks += _study(effects)
     if any(effects.fields or effects.factorial for effects in analysis.studies):
         condition = assumption(max(len(effects.study.seeds) for effects in analysis.studies))
-        note = f"Differences from the base with 95 % intervals; after Holm's correction{condition}: {LEGEND}."
+        note = (
+            "Differences from the base with 95 % intervals. Those of BLEU and perplexity are estimated on a logit or "
+            f"log scale, so they can deviate from the mean over seeds. After Holm's correction{condition}: {LEGEND}."
+        )
         blocks.append(Text(note, "note"))
     return blocks
 

@@ -108,6 +108,11 @@ def test_one_seed_gives_no_interval_and_a_warning() -> None:
     assert "1 seed is too few for a claim, which needs 5" in ablation_findings.headline(analysis).finding
 
 
+def test_mean_effect_that_deviates_from_those_of_the_seeds_is_explained() -> None:
+    analysis = analysed(runs(ACTIVATIONS, by_activation, seeds=2))
+    assert "logit or log scale, so they can deviate from the mean over seeds" in terminal(analysis)
+
+
 def test_limits_of_few_and_many_seeds_have_the_assumption_of_few_and_name_a_small_test_set() -> None:
     few, many = (runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=seeds) for seeds in (3, 6))
     small = [replace(run, sizes={**run.sizes, "test_pairs": 20, "test_pairs_in_train": 5}) for run in few]
