@@ -44,7 +44,7 @@ RAISED = (
     "The model raises the error of that line. If it accepts only so many positions, set `max_length` on the module to "
     "their number."
 )
-"""What to do if the law to start with found an exception instead of a wrong result."""
+"""What to do if the law to start with found an exception at a line of the model instead of a wrong result."""
 
 SIGNS = ("not finite", "infinite", "off by nan", "off by inf")
 """What the details of broken laws contain then."""
@@ -59,4 +59,5 @@ def diagnosis(results: Iterable[LawResult]) -> str:
     first = next((number for number in CAUSES if number in broken), None)
     if first is None:
         return ""
-    return f"Start with law {first}: {RAISED if broken[first].raised else CAUSES[first]}"
+    shows_line = broken[first].raised and ", line " in broken[first].detail
+    return f"Start with law {first}: {RAISED if shows_line else CAUSES[first]}"

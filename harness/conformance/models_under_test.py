@@ -300,11 +300,15 @@ def _file(variant: str) -> str | None:
 
 
 def in_one_line(error: Exception, file: str | None) -> str:
-    """Return the type of an error, the first line of its message, and the last line of `file` that led to it."""
-    first_line = (str(error).splitlines() or [""])[0]
+    """Return the type of an error, the first line of its message, and the last line of `file` that led to it.
+
+    In TensorFlow the first line may be only a title, "Graph execution error:"; the last line without indent says why.
+    """
+    lines = [line for line in str(error).splitlines() if line[:1].strip()] or [""]
+    message = " ".join([lines[0], *(lines[1:][-1:] if lines[0].endswith(":") else [])])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {first_line}{where}"
+    return f"{type(error).__name__}: {message}{where}"
 
 
 def _takes_dropout(builder: Any) -> bool:

@@ -244,6 +244,8 @@ class LocalLauncher(Launcher[RunProcess]):
         run = process.spec.id
         lines = logs.last_lines(run_store.log_path(self.results, run), since=process.log_bytes)
         new_lines = [line for line in lines if not _repeats(line, reason)]
+        if new_lines and new_lines[-1].startswith("bakeoff: "):
+            new_lines = new_lines[-1:]  # a refusal; the others are warnings of libraries
         if self.losses[run]:
             reason += f"; earlier attempts lost: {len(self.losses[run])}"
         if new_lines:

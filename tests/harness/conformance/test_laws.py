@@ -282,8 +282,20 @@ def test_diagnosis_of_law_4_asks_for_dropout_in_evaluation_which_no_earlier_law_
 
 
 def test_diagnosis_of_an_error_names_no_cause_of_a_wrong_result() -> None:
-    results = [LawResult(2, "determinism", False, "RuntimeError: sizes", raised=True), LawResult(3, "causality", False)]
+    results = [
+        LawResult(2, "determinism", False, "RuntimeError: sizes (mine.py, line 3)", raised=True),
+        LawResult(3, "causality", False),
+    ]
     assert diagnosis(results).startswith("Start with law 2: The model raises the error of that line.")
+
+
+def test_error_of_a_tensorflow_graph_says_what_failed_and_its_law_what_usually_breaks_it() -> None:
+    message = (
+        "Graph execution error:\n\nDetected at node {{node dense/MatMul}}\n  File x\nIn[0]: [4,8]\n\t [[{{node a}}]]"
+    )
+    detail = models_under_test.in_one_line(RuntimeError(message), None)
+    assert detail == "RuntimeError: Graph execution error: In[0]: [4,8]"
+    assert diagnosis([LawResult(7, "reordering", False, detail, raised=True)]) == f"Start with law 7: {CAUSES[7]}"
 
 
 def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

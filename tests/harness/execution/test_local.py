@@ -104,6 +104,7 @@ class EndedProcess:
         ("RuntimeError: one  two", "    raise RuntimeError('one  two')\npackage.RuntimeError: one  two\n", ""),
         (f"RuntimeError: {'long ' * 99}", f"f(x)\nRuntimeError: {'long ' * 99}\n", "; its log ends: f(x)"),
         ("RuntimeError: one", "", "; it printed nothing"),
+        ("RuntimeError: one", "a warning\nbakeoff: no text\n", "; its log ends: bakeoff: no text"),
     ],
 )
 def test_collect_does_not_repeat_the_reason_from_the_log(reason: str, printed: str, end: str, tmp_path: Path) -> None:
