@@ -291,5 +291,8 @@ def _cost_limit(studies: Sequence[StudyEffects]) -> str:
     span = f" ({min(sizes):,.0f} to {max(sizes):,.0f} here)" if len(sizes) > 1 else ""
     if any(stop_early(effects.study.records) for effects in studies):
         return f"Runs stop early, so they differ in updates, time, arithmetic and number of parameters{span}."
-    equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
+    equal = "batches and updates"
+    if batchings := [effects.study for effects in studies if len(effects.study.batchings) > 1]:
+        is_limited = any(study.records[0].spec.updates is not None for study in batchings)
+        equal = "training text" if is_limited else "epochs"
     return f"All runs have the same {equal}, but not the same time, arithmetic or number of parameters{span}."

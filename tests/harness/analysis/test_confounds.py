@@ -189,3 +189,4 @@ def test_warnings_with_a_limit_on_updates_name_the_basis_of_the_comparison(limit
         curve = (replace(full.curve[0], updates=min(limit, UPDATES[full.spec.training.batching])),)
         records.append(replace(full, spec=limited, id=limited.id, curve=curve, chosen_epochs=(1,)))
     assert expected in "\n".join(ablation_findings.warnings(analysed(records)))
+    assert "All runs have the same training text, but" in "\n".join(ablation_findings.limits(analysed(records)))
