@@ -122,16 +122,19 @@ class Sums(NamedTuple):
 
 
 class _Read(keras.StatelessScope):
-    """Within this scope, `variables` collects the variables that are read."""
+    """Within this scope all variables are 0, and `variables` collects those that are read.
+
+    Their own values may not exist: a layer first called in `ops.scan` on JAX gets those of a trace that has ended.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.variables: list[Any] = []
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the value of a variable, as Keras asks for it."""
+        """Return 0 in the shape of the variable that Keras reads."""
         self.variables.append(variable)
-        return super().get_current_value(variable)
+        return ops.zeros(variable.shape, variable.dtype)
 
 
 def _built(kind: Any, recipe: Recipe, *sizes: int) -> Any:
