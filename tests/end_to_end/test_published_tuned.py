@@ -208,7 +208,7 @@ def test_results_page_repeats_what_averaging_weights_contributes() -> None:
     folder = ROOT / published_pages.AVERAGING
     runs = run_store.records(folder)
     averaged, best = ([run for run in runs if (run in PRE_NORM) == is_averaged] for is_averaged in (True, False))
-    assert [[len(run.chosen_epochs) for run in kind] for kind in (averaged, best)] == [[5] * 3, [1] * 3]
+    assert [[len(run.chosen_epochs) for run in kind] for kind in (averaged, best)] == [[5] * 5, [1] * 5]
     for kept, again in zip(averaged, best, strict=True):  # the same training
         assert replace(again.spec, training=kept.spec.training) == kept.spec
         assert again.fingerprints["weights_after"] == kept.fingerprints["weights_after"]
@@ -218,7 +218,7 @@ def test_results_page_repeats_what_averaging_weights_contributes() -> None:
         rows = [label(judged, kind[0]) for kind in (averaged, best)]
         change = judged.leaderboards[metric].comparisons.between(*rows)
         digits = 2 if unit else 3
-        assert f"{signed(change.mean, digits)}{unit} ({bounds(change, digits)})" in SECTION, metric
+        assert f"{signed(change.mean, digits)}{unit} ({bounds(change, digits)}; p {change.p:.3f})" in SECTION, metric
     assert f"alone have {mean(best, 'bleu_sacre'):.1f}" in SECTION
 
 
