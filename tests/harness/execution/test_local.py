@@ -73,7 +73,8 @@ def test_run_has_and_records_its_environment(tmp_path: Path, monkeypatch: pytest
 
 def test_timeout_below_a_second_is_named(tmp_path: Path) -> None:
     settings = RunSettings(timeout_seconds=0.5, grace_seconds=30.0)
-    (record,) = local.execute([spec()], tmp_path, jobs=1, stream=io.StringIO(), settings=settings).records
+    runs = [spec("counting_model:build_slow")]
+    (record,) = local.execute(runs, tmp_path, jobs=1, stream=io.StringIO(), settings=settings).records
     assert (record.status, record.reason.partition(";")[0]) == ("failed", "timed out after 0.5 s")
 
 
