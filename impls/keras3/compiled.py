@@ -138,22 +138,24 @@ class _Read(keras.StatelessScope):
 
 
 def _built(kind: Any, recipe: Recipe, *sizes: int) -> Any:
-    """Return a new network with its variables.
-
-    Raises: ValueError for a variable that is used but not part of the network.
-    """
+    """Return a new network with its variables."""
     network, words = kind(recipe, *sizes), ops.zeros((1, 2), "int32")
     network.project(network(words, words))  # the first call of a layer creates its variables
+    return network
+
+
+def _check_variables(network: Any) -> None:
+    """Raise ValueError if the network of a user reads a variable that is not part of it."""
+    words = ops.zeros((1, 2), "int32")
     with _Read() as read:
         network.project(network(words, words))
     own = {id(variable) for variable in network.variables}
     for variable in read.variables:
         if id(variable) not in own:
             raise ValueError(
-                f"{kind.__name__}: {variable.path!r} is not part of the network, so it is neither trained nor stored: "
-                "create layers in `__init__`, and make each an attribute of the layer that uses it"
+                f"{type(network).__name__}: {variable.path!r} is not part of the network, so it is neither trained nor "
+                "stored: create layers in `__init__`, and make each an attribute of the layer that uses it"
             )
-    return network
 
 
 class Program:
@@ -163,7 +165,9 @@ class Program:
         with _policy(policy):
             kind: Any = network or (GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork)
             self.network = _built(kind, recipe, *sizes)
-            again = self.network if network is None else _built(kind, recipe, *sizes)
+            if network is not None:
+                _check_variables(self.network)
+                again = _built(kind, recipe, *sizes)
         self.variables = variables = self.network.trainable_variables
         self.slots = slots(variables)
         if network is None:
