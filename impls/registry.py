@@ -141,9 +141,9 @@ def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
     setter(name)
 
 
-def matmul_precision(name: str) -> AbstractContextManager[None]:
-    """Return a context in which torch multiplies float32 matrices in this precision."""
-    return load("impls.pytorch.matmul_precision:matmul_precision")(name)
+def training_products(name: str, device: str) -> AbstractContextManager[None]:
+    """Return a context in which torch multiplies float32 matrices as its models do in training."""
+    return load("impls.pytorch.matmul_precision:training_products")(name, device)
 
 
 def no_effect(name: str, device: str) -> str:

@@ -43,7 +43,7 @@ class Products:
         precision: Precision,
         matmul_precision: MatmulPrecision = "highest",
     ) -> None:
-        self._matmul_precision = matmul_precision
+        self._matmul_precision, self._device = matmul_precision, device
         self.products = products(recipe, words)
         counts = [count_tokens([batch]) for batch in batches]
         self.operations = PASSES * sum(product.operations(count) for count in counts for product in self.products)
@@ -62,7 +62,7 @@ class Products:
     def _precision(self) -> AbstractContextManager[None]:
         if library() != "torch":
             return nullcontext()
-        return registry.matmul_precision(self._matmul_precision)
+        return registry.training_products(self._matmul_precision, self._device)
 
 
 def library() -> str:

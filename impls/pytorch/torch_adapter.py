@@ -29,7 +29,7 @@ from impls.contract import (
 from impls.field_checks import check_length
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
-from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision
+from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision, training_products
 from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
@@ -133,7 +133,7 @@ class TorchModel:
         """Enqueue one update at `learning_rate`; waits for the device only to capture a CUDA graph."""
         self._updates += 1
         self.module.train()
-        with matmul_precision(self.matmul_precision):
+        with training_products(self.matmul_precision, self._device):
             self._train(batch, learning_rate)
 
     def _train(self, batch: Batch, learning_rate: float) -> None:

@@ -26,7 +26,8 @@ from harness.training.self_check import check_model
 from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
 from impls.pytorch import cpu_kernels, torch_adapter
-from impls.pytorch.matmul_precision import has_effect, matmul_precision
+from impls.pytorch import matmul_precision as precision_module
+from impls.pytorch.matmul_precision import float32_products, has_effect, matmul_precision
 
 CPU = torch.device("cpu")
 NO_EFFECT = "needs a CPU that multiplies in bfloat16 with matmul_precision='medium', such as one with AMX"
@@ -87,8 +88,32 @@ def test_medium_model_computes_like_exact_one_but_not_the_same(recipe: Recipe) -
     assert abs(losses.sum() / expected.sum() - 1) < 2e-3
 
 
-@lowers
-def test_medium_training_has_its_precision_and_attention_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_products_are_in_float32_on_every_processor() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, inner, columns in ((1, 512, 2048), (20, 32, 20), (100, 256, 1000), (1000, 300, 7), (2048, 64, 256)):
+        x = torch.rand(2, rows, inner, generator=generator)
+        y = torch.rand(2, columns, inner, generator=generator).transpose(-1, -2)
+        with float32_products():
+            products = [(x @ y).double(), torch.stack([x[0] @ y[0], x[1] @ y[1]]).double()]
+        expected = x.double() @ y.double()
+        assert max(float(((product - expected) / expected).abs().max()) for product in products) < 5e-6
+
+
+def test_onednn_multiplies_on_amd_processors_that_do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for processor, rounds, setting in (
+        ("AMD EPYC", False, "medium"),
+        ("AMD EPYC", True, "highest"),
+        ("Intel Xeon", False, "highest"),
+        (None, False, "highest"),
+    ):
+        capabilities = {} if processor is None else {"cpu_name": processor}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda capabilities=capabilities: capabilities)
+        monkeypatch.setattr(precision_module, "has_effect", lambda name, device, rounds=rounds: rounds)
+        assert precision_module._fastest_float32.__wrapped__() == setting
+
+
+def settings_of_training(trained: Seq2SeqModel, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """Return torch's setting in an update, within attention (`row_sums`) and outside of it."""
     used: dict[str, set[str]] = {}
 
     def note(module: Any, name: str) -> None:
@@ -102,8 +127,25 @@ def test_medium_training_has_its_precision_and_attention_that_of_float32(monkeyp
 
     note(cpu_kernels, "row_sums")
     note(torch_adapter, "output_loss")
-    model().train_step(BATCHES[0], 1e-3)
-    assert used == {"row_sums": {"highest"}, "output_loss": {"medium"}}
+    trained.train_step(BATCHES[0], 1e-3)
+    return used
+
+
+@pytest.mark.parametrize("setting", ["highest", "medium"])
+def test_training_in_float32_has_the_fastest_products(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_module, "_fastest_float32", lambda: setting)
+    trained = model(name="highest")
+    assert settings_of_training(trained, monkeypatch) == {"row_sums": {setting}, "output_loss": {setting}}
+    products = Products(BASE, (10, 12), BATCHES[:1], "cpu", "float32")
+    with products._precision():
+        assert torch.get_float32_matmul_precision() == setting
+    with trained.evaluation():  # type: ignore[attr-defined]
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
+@lowers
+def test_medium_training_has_its_precision_and_attention_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of_training(model(), monkeypatch) == {"row_sums": {"highest"}, "output_loss": {"medium"}}
 
 
 @lowers
