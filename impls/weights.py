@@ -77,8 +77,9 @@ def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Number
         return np.ones(shape, np.float32)
     generator = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()])
     is_table = _embeds(name) and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier"
-    fans = math.prod(shape[:-2]) * sum(shape[-2:])  # a kernel of a convolution has its width in front
-    bound, deviation = math.sqrt(6 / fans), _deviation(recipe, shape)
+    sizes = shape or (1, 1)  # a single number
+    fans = math.prod(sizes[:-2]) * sum(sizes[-2:])  # a kernel of a convolution has its width in front
+    bound, deviation = math.sqrt(6 / fans), _deviation(recipe, sizes)
     tensor = np.empty(shape, np.float32)
     for part in np.split(tensor.reshape(-1), range(BLOCK, tensor.size, BLOCK)):
         if is_table or isinstance(recipe, GruRecipe):

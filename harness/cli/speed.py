@@ -304,7 +304,7 @@ def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     say(
         f"Size {plan.amounts.name} ({plan.amounts.purpose}): {count(len(plan.jobs), 'model')}, "
-        f"{plan.amounts.rounds} rounds, {spec.threads} threads, {execution(spec)}."
+        f"{count(plan.amounts.rounds, 'round')}, {count(spec.threads, 'thread')}, {execution(spec)}."
     )
     needed, available = plan.amounts.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > available:

@@ -26,8 +26,8 @@ CAUSES = {
     9: "An update at rate 0 changes weights. Does the module change them itself, or is there weight decay?",
     10: "The loss does not fall. Does `decode` return probabilities instead of logits, is a part cut off by `detach`, "
     "or are initial weights all 0 or too large?",
-    11: "The seed does not determine the training, or not every weight. Are random numbers drawn outside of torch, or "
-    "are constants parameters instead of buffers?",
+    11: "The seed does not determine the training, or not every weight. Are random numbers drawn outside of torch, has "
+    "a Keras layer with dropout no `seed`, or are constants parameters instead of buffers?",
     12: "The search meets other probabilities than `decode` gives, mostly because of law 6 or 7.",
     13: "Training depends on something that is not stored: gradients that are not zeroed, an unregistered layer, or "
     "state between calls.",

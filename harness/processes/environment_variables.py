@@ -24,14 +24,14 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
         variables["GOMP_SPINCOUNT"] = os.environ.get("GOMP_SPINCOUNT", "10000")
     if spec.backend is not None:
         variables["KERAS_BACKEND"] = spec.backend
+        # Otherwise Keras sets it on import, and only records of models that were imported before have it. It keeps the
+        # first process from reserving most of a GPU's memory, so that others can share the GPU.
+        variables["TF_FORCE_GPU_ALLOW_GROWTH"] = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if spec.backend == "tensorflow":
         variables["TF_DETERMINISTIC_OPS"] = "1"
     if spec.device.startswith("cuda"):
         # cuBLAS is deterministic only with a fixed workspace.
         variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        # By default the first process reserves most of a GPU's memory, and others cannot share the GPU.
-        if spec.backend == "tensorflow":
-            variables["TF_FORCE_GPU_ALLOW_GROWTH"] = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         if spec.backend == "jax":
             variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return variables

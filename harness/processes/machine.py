@@ -43,7 +43,7 @@ VARIABLES = (
 )
 VARIABLE_PREFIXES = (
     *("MKL_", "OMP_", "GOMP_", "KMP_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "XLA_", "CUBLAS_", "TORCH_", "KERAS_"),
-    *("TF_CPP_", "TF_CPU_", "TF_CUBLAS_", "TF_CUDNN_", "TF_DETERMINISTIC_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_"),
+    *("TF_CPU_", "TF_CUBLAS_", "TF_CUDNN_", "TF_DETERMINISTIC_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_"),
     *("TF_GPU_", "TF_MKL_", "TF_NUM_", "TF_ONEDNN_", "TF_OVERRIDE_", "TF_USE_", "TF_XLA_", "CT2_"),
 )
 """Environment variables that can change a result or its speed: these names, and all that start with a prefix.

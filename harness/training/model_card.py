@@ -139,11 +139,12 @@ def _corpus(record: RunRecord, dataset: Dataset) -> str:
 
 def _training(record: RunRecord) -> str:
     spec, epochs = record.spec, record.curve
-    kept = ", ".join(map(str, record.chosen_epochs)) or "unknown"
+    chosen = " and ".join(map(str, record.chosen_epochs)) or "unknown"
+    averaged = len(record.chosen_epochs) > 1
+    kept = f"mean of the weights of epochs {chosen}" if averaged else f"weights of epoch {chosen}"
     return (
         f"{spec.framework}{f' on {spec.backend}' if spec.backend else ''}, {spec.precision}, seed {spec.seed}, budget "
-        f"{spec.budget}: {count(len(epochs), 'epoch')}, {epochs[-1].updates if epochs else 0:,} updates; weights of "
-        f"epoch {kept}."
+        f"{spec.budget}: {count(len(epochs), 'epoch')}, {epochs[-1].updates if epochs else 0:,} updates; {kept}."
     )
 
 

@@ -56,23 +56,26 @@ class Slot(NamedTuple):
         return np.concatenate([second, first, third], axis=-1)
 
 
-def slots(variables: list[Any]) -> dict[str, Slot]:
-    """Return the location of each canonical tensor in the variables of a network.
+def slots(variables: list[Any], *, gru: bool) -> dict[str, Slot]:
+    """Return the location of each canonical tensor in the variables of a network; `gru`: of a `GruNetwork`.
 
     Raises: ValueError for a variable whose path has no layer, as that of `keras.Variable`.
     """
     slots_by_name: dict[str, Slot] = {}
-    for number, variable in enumerate(variables):
+    for variable in variables:
         if "/" not in variable.path:
             raise ValueError(f"weight {variable.path!r} has no layer's name: layers create theirs with `add_weight`")
+    names = [canonical(variable) for variable in variables]
+    for number, (name, variable) in enumerate(zip(names, variables, strict=True)):
         parts = [part for part in variable.path.split("/") if part != "gru_cell"]
-        if parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
+        if gru and parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
             layer = parts[-2].replace("-", ".")
             slots_by_name |= {
-                f"{layer}.{name}": Slot(number, row, gates=True) for name, row in GRU_VARIABLES[parts[-1]]
+                f"{layer}.{part}": Slot(number, row, gates=True) for part, row in GRU_VARIABLES[parts[-1]]
             }
         else:
-            slots_by_name[canonical(variable)] = Slot(number)
+            # The layers inside of Keras's own, such as MultiHeadAttention, have the same names in each of them.
+            slots_by_name[name if names.count(name) == 1 else canonical(variable, layers=2)] = Slot(number)
     return slots_by_name
 
 
@@ -169,7 +172,7 @@ class Program:
                 _check_variables(self.network)
                 again = _built(kind, recipe, *sizes)
         self.variables = variables = self.network.trainable_variables
-        self.slots = slots(variables)
+        self.slots = slots(variables, gru=kind is GruNetwork)
         if network is None:
             self.shapes = weights.shapes(recipe, *sizes)
             assert self.slots.keys() == self.shapes.keys(), self.slots.keys() ^ self.shapes.keys()
@@ -177,7 +180,7 @@ class Program:
             self.shapes = {name: tuple(variables[slot.variable].shape) for name, slot in self.slots.items()}
             if len(self.slots) != len(variables):
                 raise ValueError(f"{network.__name__}: layers with weights need different names")
-            if unnamed := sorted(self.slots.keys() - slots(again.trainable_variables).keys()):
+            if unnamed := sorted(self.slots.keys() - slots(again.trainable_variables, gru=False).keys()):
                 raise ValueError(
                     f"{network.__name__}: the name of weight {unnamed[0]!r} is automatic, and another one for the next "
                     "network: give all layers that have weights a name, and all weights of `add_weight`"

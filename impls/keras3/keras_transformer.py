@@ -384,7 +384,7 @@ class TransformerNetwork(layers.Layer):
         return self.decoder_norm(x)[:, 0], state
 
 
-def canonical(variable: Any) -> str:
-    """Return the canonical name of a variable: the layer's name and the ending for the variable, or else its name."""
-    layer, name = variable.path.split("/")[-2:]
-    return layer.replace("-", ".") + VARIABLES.get(name, f".{name}")
+def canonical(variable: Any, *, layers: int = 1) -> str:
+    """Return the canonical name of a variable: the last `layers` layers, and the variable's ending or else its name."""
+    *path, name = variable.path.split("/")
+    return ".".join(path[-layers:]).replace("-", ".") + VARIABLES.get(name, f".{name}")

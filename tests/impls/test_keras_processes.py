@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 from places import PYTHON_PATH, ROOT
+from small_runs import spec
 
+from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.registry import INSTALL
@@ -262,3 +264,14 @@ assert attention.shape == (1, 1, 2, 1, 3) and abs(attention.sum() - 2) < 1e-6
 """
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
+
+
+def test_recorded_variables_are_the_same_before_and_after_the_import_of_keras() -> None:
+    code = (
+        "from harness.processes import machine; before = machine.variables(); import impls.keras3.backends; "
+        "assert machine.variables() == before, machine.variables().items() ^ before.items()"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    environment = kept | worker_environment(spec(framework="keras", backend="torch")) | {"PYTHONPATH": PYTHON_PATH}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

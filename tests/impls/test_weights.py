@@ -140,6 +140,12 @@ def test_xavier_bound_of_a_convolution_counts_its_width() -> None:
     assert np.abs(kernel).max() == pytest.approx(math.sqrt(6 / (3 * 192)), rel=0.01)
 
 
+def test_single_number_has_one_input_and_one_output() -> None:
+    drawn = np.array([draw(SMALL, f"layer.{index}.gain", (), 0) for index in range(1_000)])
+    assert drawn.shape == (1_000,)
+    assert np.abs(drawn).max() == pytest.approx(math.sqrt(6 / 2), rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("positions", "expected"),
     [("learned", math.sqrt(2 / (MAX_LENGTH + 32))), ("sinusoidal", math.sqrt(0.5)), ("none", 0)],

@@ -106,6 +106,9 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in folder.iterdir()), "readable by all"
     assert "test_split" not in card, "only Multi30k has several test sets"
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
+    weight_export.export(replace(record, chosen_epochs=[1, 2]), tmp_path, kind, tmp_path / "averaged")
+    averaged = (tmp_path / "averaged" / weight_export.CARD).read_text(encoding="utf-8")
+    assert "1 epoch, 227 updates; mean of the weights of epochs 1 and 2." in averaged
 
 
 @pytest.mark.parametrize(("direction", "first"), [("de-en", "ein"), ("en-de", "a")])
