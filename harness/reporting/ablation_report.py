@@ -171,7 +171,7 @@ def _tables(analysis: Analysis) -> list[Block]:
     for effects in analysis.studies:
         blocks += _study(effects)
     if any(effects.fields or effects.factorial for effects in analysis.studies):
-        condition = assumption(max(len(effects.study.seeds) for effects in analysis.studies))
+        condition = assumption(min(len(effects.study.seeds) for effects in analysis.studies))
         note = (
             "Differences from the base with 95 % intervals. Those of BLEU and perplexity are estimated on a logit or "
             f"log scale, so they can deviate from the mean over seeds. After Holm's correction{condition}: {LEGEND}."

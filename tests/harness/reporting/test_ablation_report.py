@@ -108,6 +108,15 @@ def test_one_seed_gives_no_interval_and_a_warning() -> None:
     assert "1 seed is too few for a claim, which needs 5" in ablation_findings.headline(analysis).finding
 
 
+def test_limits_name_the_seeds_of_the_intervals_not_all_seeds() -> None:
+    five, two = (analysed(runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=n)) for n in (5, 2))
+    limits = ablation_findings.limits(two)
+    assert "There is no interval and no test: they need 3 seeds of the base and a recipe." in limits
+    assert not any("rest on" in line for line in limits)
+    some = [run for run in five.studies[0].study.records if run.spec.recipe.activation == "relu" or run.spec.seed < 4]
+    assert any("rest on 4 seeds" in line for line in ablation_findings.limits(analysed(some)))
+
+
 def test_mean_effect_that_deviates_from_those_of_the_seeds_is_explained() -> None:
     analysis = analysed(runs(ACTIVATIONS, by_activation, seeds=2))
     assert "logit or log scale, so they can deviate from the mean over seeds" in terminal(analysis)
