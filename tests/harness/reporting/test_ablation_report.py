@@ -122,6 +122,20 @@ def test_mean_effect_that_deviates_from_those_of_the_seeds_is_explained() -> Non
     assert "logit or log scale, so they can deviate from the mean over seeds" in terminal(analysis)
 
 
+def test_interaction_that_has_another_sign_than_the_shown_effects_is_explained() -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        return 2 + 0.5 * (levels["positions"] == "none") + 0.1 * (levels["norm"] == "rms") + 0.01 * noise(levels, seed)
+
+    def joint(levels: Levels, seed: int) -> float:
+        return loss(levels, seed) - 0.02 * ("none" in levels.values() and "rms" in levels.values())
+
+    analysis = analysed(runs({name: FACTORS[name] for name in ("positions", "norm")}, joint))
+    (factorial,) = (study.factorial for study in analysis.studies)
+    (effect,) = factorial.interactions["test_perplexity"]
+    assert effect.mean < 0 < min(effect.values)
+    assert "logit or log scale: from the shown effects, it can have another size and sign" in terminal(analysis)
+
+
 def test_limits_of_few_and_many_seeds_have_the_assumption_of_few_and_name_a_small_test_set() -> None:
     few, many = (runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=seeds) for seeds in (3, 6))
     small = [replace(run, sizes={**run.sizes, "test_pairs": 20, "test_pairs_in_train": 5}) for run in few]
