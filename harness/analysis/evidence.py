@@ -41,12 +41,14 @@ class Evidence:
         values: The metric of each run; None, infinite or NaN for a run that diverged or lacks the metric.
         sums: The statistics of each sentence, [n,N,K] for n seeds and N test sentences, which are the same sentences in
             the same order in all rows; arbitrary for a run without a value.
+        weights: The digests of the trained weights of its runs.
     """
 
     label: str
     seeds: tuple[int, ...]
     values: tuple[float | None, ...]
     sums: npt.NDArray[Any] | None = field(default=None, repr=False)
+    weights: frozenset[str] = frozenset()
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -72,7 +74,13 @@ def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentence
     finished = [record for record in records if record.status in run_store.FINISHED]
     values = tuple(measure(record, metric) if record.status == "completed" else None for record in finished)
     sums = sentence_sums(finished, metric, sentences) if sentences else None
-    return Evidence(label, tuple(record.spec.seed for record in finished), values, sums)
+    return Evidence(label, tuple(record.spec.seed for record in finished), values, sums, trained_weights(finished))
+
+
+def trained_weights(records: Iterable[RunRecord]) -> frozenset[str]:
+    """Return the digests of the trained weights of some runs; a run without a digest adds none."""
+    digests = (record.fingerprints.get("trained_weights") for record in records)
+    return frozenset(digest for digest in digests if digest)
 
 
 # Sentence statistics --------------------------------------------------------------------------------------------------
@@ -140,6 +148,7 @@ class Sample:
         complete: Whether a row has a value at every common seed, [V].
         scale: The scale of the analysis: that of the metric, unless `Scale.suited_to` the values is another.
         natural: The values on this scale.
+        independent: Whether a row has weights of its own, [V]; of rows that share some, the one with the highest mean.
         has_sums: Whether the sentence statistics of a row are usable, [V].
         sentences: The number of test sentences; 0 without statistics.
         shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 without statistics.
@@ -162,6 +171,7 @@ class Sample:
         self.complete: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.values).all(axis=1) & bool(self.seeds))
         self.scale = scale.suited_to(self.values)
         self.natural = self.scale.forward(self.values)
+        self.independent = _independent(self.evidence, self.natural)
         self.has_sums, mismatched = _usable(self.evidence, metric)
         self.shared = np.zeros((rows, rows))
         if metric is not None and self.has_sums.any():
@@ -178,6 +188,15 @@ class Sample:
             return "No common seed."
         rows = [row for row, is_used in zip(self.evidence, used, strict=True) if is_used and row.diverged]
         return f"{'; '.join(map(missing_values, rows))}."
+
+
+def _independent(rows: Sequence[Evidence], natural: Reals) -> npt.NDArray[np.bool_]:
+    independent: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
+    seen: set[str] = set()
+    for index in np.argsort(-natural.sum(axis=1), kind="stable"):  # an order that does not depend on that of the rows
+        independent[index] = seen.isdisjoint(rows[index].weights)
+        seen |= rows[index].weights
+    return independent
 
 
 def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[npt.NDArray[np.bool_], list[str]]:

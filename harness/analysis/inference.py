@@ -32,6 +32,7 @@ Pairs share rows, so their logarithms vary less than independent ones; the varia
 mean squared correlation of two pairs, which is 1 / (rows + 1). Variances below the 20 % quantile of their distribution
 are raised to it: two-point noise gives variances of 0 by chance, which carry no information. A comparison whose own
 variance is too large for v0 (F test, 5 %) is not compatible with the others and keeps its own variance and degrees.
+Rows with the same trained weights and another search are one row here: their differences vary less than those of runs.
 
 **Fewer seeds.** With one or two seeds there is no inference over seeds.
 
@@ -47,6 +48,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from harness.analysis.effects import CONFIDENCE
@@ -124,7 +126,14 @@ def student(degrees: float | Reals, confidence: float) -> Reals:
     return quantile
 
 
-def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, moderate: bool = True) -> Inference:
+def infer(
+    values: Reals,
+    matrix: Reals,
+    of_sentences: Reals | None = None,
+    *,
+    moderate: bool = True,
+    independent: npt.NDArray[np.bool_] | slice = slice(None),
+) -> Inference:
     """Return the inference of each effect, a weighted sum of the rows of a table; leading axes are other tables.
 
     Args:
@@ -132,6 +141,7 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
         matrix: The weights of the rows in each effect, [P,V].
         of_sentences: The variance C of each effect that the test sentences cause in all seeds alike, [...,P].
         moderate: Whether the rows of a table estimate the variances over seeds together.
+        independent: The rows that do so (default: all).
 
     Raises:
         ValueError: There are fewer than 3 seeds.
@@ -144,7 +154,7 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
     variance = variances(effects) / squares
     seed_degrees = np.full_like(variance, seeds - 1.0)
     if moderate:
-        variance, seed_degrees = _moderated(variance, prior(values), seeds - 1)
+        variance, seed_degrees = _moderated(variance, prior(values[..., independent, :]), seeds - 1)
     from_seeds = variance * squares / seeds
     total = from_seeds if of_sentences is None else from_seeds + of_sentences
     degrees = combined_degrees(seed_degrees, from_seeds, total)

@@ -102,8 +102,9 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         for row in (rows_compared[index] for index in several)
     ]
     sample = Sample(rows, metric_function(metric), METRICS[metric].scale)
-    prior = inference.prior(sample.natural)
-    shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
+    prior = inference.prior(sample.natural[sample.independent])
+    with_sums = sample.has_sums & sample.independent
+    shared = sample.shared[np.ix_(with_sums, with_sums)]
     of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))
     noise = DifferenceNoise(
         run_variance=float(prior.pooled),
@@ -114,7 +115,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences) -> NoiseEst
         noise=noise,
         scale=sample.scale,
         level=float(np.median(sample.values.mean(axis=1))),
-        rows=len(rows),
+        rows=int(sample.independent.sum()),
         seeds=len(common),
         title=table.title,
         with_sentences=len(shared) > 1,

@@ -186,10 +186,11 @@ def median_detectable(effects: Sequence[Effect], scale: Scale, level: float) -> 
 
 def _moderation(sample: Sample) -> str:
     """Return how the variances over seeds were estimated."""
-    rows, n = int(sample.complete.sum()), len(sample.seeds)
-    if n < LEAST_SEEDS or rows < 2:
+    n = len(sample.seeds)
+    if n < LEAST_SEEDS or sample.complete.sum() < 2:
         return ""
-    prior = inference.prior(sample.natural[sample.complete])
+    used = sample.complete & sample.independent
+    rows, prior = int(used.sum()), inference.prior(sample.natural[used])
     if not prior.degrees:
         return f"Each comparison estimates its own variance over seeds, with {n - 1} degrees of freedom."
     if np.isinf(prior.degrees):
@@ -249,7 +250,8 @@ def _estimates(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -
     of_complete = matrix[:, complete]
     with_sums = np.where(has_sums[:, None], of_complete, 0.0)
     of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
-    inferred = inference.infer(sample.natural[complete], of_complete, of_sentences)
+    independent = sample.independent[complete]
+    inferred = inference.infer(sample.natural[complete], of_complete, of_sentences, independent=independent)
     half = inferred.half_width
     low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
     columns = {"low": low, "high": high}

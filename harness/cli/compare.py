@@ -16,6 +16,7 @@ from impls.contract import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from harness.analysis.comparison import Comparison, ReferenceCorpus
+    from harness.analysis.fairness import Mismatch
     from harness.analysis.selection import Side
 
 Format = Literal["text", "markdown", "json", "latex"]
@@ -91,7 +92,7 @@ def command(arguments: argparse.Namespace) -> int:
         with_text=not arguments.without_corpus_text,
         table_rows=comparison.other_rows(sides, arguments.results, records),
     )
-    failures = [f"check: {line}" for line in _failures(sides, same_test=not allowed)]
+    failures = [f"check: {line}" for line in _failures(sides, allowed)]
     result = replace(result, remarks=(*failures, *result.remarks))
     failures += [line for condition in conditions for line in fail_on.holds(condition, result)]
     text = _render(result, arguments.format)
@@ -105,12 +106,13 @@ def command(arguments: argparse.Namespace) -> int:
     return int(bool(failures))
 
 
-def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
+def _failures(sides: Sequence[Side], allowed: Sequence[Mismatch]) -> list[str]:
     """Return a line for each rule of `check` that fails on these sides; rules that need a corpus are skipped.
 
-    The settings that the sides must share are checked separately, because --allow applies to them. `same_test` tells
-    whether the sides were measured on the same sentences.
+    The settings that the sides must share are checked separately, because --allow applies to them. On other test
+    sentences, sides with the same weights are no copies.
     """
+    from harness.analysis import comparability
     from harness.audit import rules, table_rules
     from harness.audit.run_folder import AuditContext, read
 
@@ -120,7 +122,8 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
         results = run.folder.parent
         context = contexts.setdefault(results, AuditContext(published=run_store.is_published(results)))
         runs.append(read(results, run.folder.name, context))
-    codes = {"C51", "C53", *(["C50"] if same_test else [])}
+    codes = {"C51"} if any(map(comparability.is_unpaired, allowed)) else {"C51", "C53"}
+    codes |= set() if allowed else {"C50"}
     of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
     tables = table_rules.comparisons(runs, per_budget=True)
     return rules.failures(rules.apply(runs, tables, of_comparisons=of_sides, with_corpus=False))

@@ -97,7 +97,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
         say(f"  {seeds} seeds: {seeds * len(single)} runs, {_time(single, runs.records, seeds, arguments)}.")
         upper = seeds_needed(upper_bound(noise), difference, rows, comparisons)
         upper_text = f"more than {MOST_SEEDS:,}" if upper is None else str(upper)
-        say(f"  {upper_text} seeds if the noise is as large as the upper end of its 80 % interval.")
+        say(f"  {upper_text} seeds if the noise is as large as the upper end of its one-sided 80 % interval.")
     for line in _assumptions(runs, goal.metric, single):
         say(f"  {line}")
     return 0

@@ -14,6 +14,7 @@ from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.evidence import number_or_nan
 from harness.analysis.grouping import group_by, measure, stop_early
+from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_tables import MAIN, SECOND, status
@@ -246,11 +247,17 @@ def limits(analysis: Analysis) -> list[str]:
 
 
 def _seed_limit(studies: Sequence[StudyEffects]) -> str:
-    seeds = sorted({len(effects.study.seeds) for effects in studies})
-    if seeds == [1]:
+    if {len(effects.study.seeds) for effects in studies} == {1}:
         return "Each recipe ran once, so seed noise is unknown and no effect is marked as significant."
+    fields = [*(field for effects in studies for field in effects.fields)]
+    fields += [field for effects in studies if effects.factorial for field in effects.factorial.main]
+    effects_of_all = [effect for field in fields for same in field.effects.values() for effect in same]
+    tested = [effect for effect in effects_of_all if effect.tested == "seeds"]
+    if not tested:
+        return f"There is no interval and no test: they need {LEAST_SEEDS} seeds of the base and a recipe."
+    seeds = sorted({effect.n for effect in tested})
     amount = count(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    covered = {effect.basis for effects in studies for field in effects.fields for effect in field.effects[SECOND]}
+    covered = {effect.basis for effect in tested if effect.metric == SECOND}
     sentences = ", not other test sentences"
     if {"seeds", "seeds and sentences"} <= covered:
         sentences = " and, where all runs have stored sentence statistics, other test sentences"

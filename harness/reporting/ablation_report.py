@@ -26,6 +26,10 @@ from harness.storage.stored_files import StoredFiles
 from harness.text import count, short_line
 
 FOLDER, EFFECTS = "ablation", "effects.csv"
+INTERACTION = (
+    "An interaction is the effect of two changes together minus the sum of their effects alone. In BLEU and "
+    "perplexity it is computed on the logit or log scale: from the shown effects, it can have another size and sign."
+)
 
 
 def write(report: Document, analysis: Analysis, folder: Path) -> Path:
@@ -171,7 +175,7 @@ def _tables(analysis: Analysis) -> list[Block]:
     for effects in analysis.studies:
         blocks += _study(effects)
     if any(effects.fields or effects.factorial for effects in analysis.studies):
-        condition = assumption(max(len(effects.study.seeds) for effects in analysis.studies))
+        condition = assumption(min(len(effects.study.seeds) for effects in analysis.studies))
         note = (
             "Differences from the base with 95 % intervals. Those of BLEU and perplexity are estimated on a logit or "
             f"log scale, so they can deviate from the mean over seeds. After Holm's correction{condition}: {LEGEND}."
@@ -205,7 +209,7 @@ def _study(effects: StudyEffects) -> list[Block]:
             tables.levels_table(tables.field_rows(study, factorial.main), f"Main effects in {crossed}"),
             *(Text(line, "note") for line in tables.detectable_notes(study, factorial.main)),
             tables.levels_table(tables.interaction_rows(study, factorial), f"Interactions in {crossed}"),
-            Text("An interaction is the effect of two changes together minus the sum of their effects alone.", "note"),
+            Text(INTERACTION, "note"),
         ]
     blocks += tables.tuning_tables(effects)
     if after is not None and after.study.differences:

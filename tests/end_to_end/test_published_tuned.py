@@ -15,7 +15,7 @@ from published_records import section
 
 from harness.analysis.leaderboard import TableAnalysis, analyse_bench
 from harness.cli import bench
-from harness.cli.main import parser
+from harness.cli.main import main, parser
 from harness.experiments.specs import DataSpec
 from harness.reporting.formatting import between, bounds, number, signed
 from harness.storage import run_store
@@ -232,3 +232,12 @@ def test_results_page_repeats_the_scores_on_the_test_sets_of_2017() -> None:
         (interval,) = judged.leaderboards["bleu_sacre"].intervals.values()
         cells.append(f"{number(interval.mean, 1)} ({between(interval, 1)}) on `{name}`")
     assert " and ".join(cells) in SECTION
+
+
+def test_comparison_of_the_same_weights_on_two_test_sets_reports_no_copies(capsys: pytest.CaptureFixture[str]) -> None:
+    splits = ("test_2017_flickr", "test_2017_mscoco")
+    names = ["data.test_split", *(f"file {split}.{language}" for split in splits for language in ("de", "en"))]
+    allowed = [argument for name in names for argument in ("--allow", name)]
+    sides = [f"tuned@test_split={split}" for split in splits]
+    assert main(["compare", *sides, "--results", str(CPU), *allowed]) == 0
+    assert "check:" not in "".join(capsys.readouterr())

@@ -262,6 +262,27 @@ def test_contrasts_are_main_effects_and_interactions() -> None:
     assert (simple.low, simple.p) == (pytest.approx(same.low), pytest.approx(same.p))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_compare_rows_of_the_same_weights_count_as_one_in_the_moderation(order: int) -> None:
+    """The same weights with beam 1 and with beam 5 are one model; so are they with the same perplexity."""
+    generator = np.random.default_rng(0)
+    beam_1, paper, conv, gru = (plain_row(name, *generator.normal(30, 1, 5)) for name in ("beam 1", "paper", "c", "g"))
+    beam_1 = replace(beam_1, weights=frozenset({"0" * 64}))
+    beam_5 = replace(beam_1, label="beam 5", values=tuple((value or 0) + 1 for value in beam_1.values))
+    copy = replace(beam_1, label="copy")
+
+    table = compare_rows([beam_1, beam_5, copy, paper][::order])
+    assert "its own variance" in table.moderation, "there are two models, and four rows"
+    of_two = compare_rows([beam_5, paper]).between("beam 5", "paper")
+    for name in ("low", "high", "p", "degrees"):
+        assert getattr(table.between("beam 5", "paper"), name) == pytest.approx(getattr(of_two, name))
+
+    table = compare_rows([beam_1, beam_5, paper, conv, gru][::order])
+    distinct = compare_rows([beam_5, paper, conv, gru])
+    assert table.moderation == distinct.moderation
+    assert table.between("paper", "c").p == pytest.approx(distinct.between("paper", "c").p)
+
+
 # Bands ----------------------------------------------------------------------------------------------------------------
 
 

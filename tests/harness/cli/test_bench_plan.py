@@ -179,7 +179,7 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
         "between two of 2 rows (1 comparison, Holm's correction)",
         f"  {seeds} seeds: {seeds * (2 if budget else 4)} runs, ",
         f"runs, about {time} with {jobs} at once, as long as in the pilot." * bool(budget),
-        f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.",
+        f"  {more} seeds if the noise is as large as the upper end of its one-sided 80 % interval.",
         f"a run over seeds relative to the other rows of its seed is {deviation:.2f} at {estimate.level:.2f}, ",
         "2 rows over 4 seeds",
         "The variance due to other test sentences is unknown and not included.",

@@ -108,9 +108,32 @@ def test_one_seed_gives_no_interval_and_a_warning() -> None:
     assert "1 seed is too few for a claim, which needs 5" in ablation_findings.headline(analysis).finding
 
 
+def test_limits_name_the_seeds_of_the_intervals_not_all_seeds() -> None:
+    five, two = (analysed(runs(ACTIVATIONS, lambda levels, seed: 2 + noise(levels, seed), seeds=n)) for n in (5, 2))
+    limits = ablation_findings.limits(two)
+    assert "There is no interval and no test: they need 3 seeds of the base and a recipe." in limits
+    assert not any("rest on" in line for line in limits)
+    some = [run for run in five.studies[0].study.records if run.spec.recipe.activation == "relu" or run.spec.seed < 4]
+    assert any("rest on 4 seeds" in line for line in ablation_findings.limits(analysed(some)))
+
+
 def test_mean_effect_that_deviates_from_those_of_the_seeds_is_explained() -> None:
     analysis = analysed(runs(ACTIVATIONS, by_activation, seeds=2))
     assert "logit or log scale, so they can deviate from the mean over seeds" in terminal(analysis)
+
+
+def test_interaction_that_has_another_sign_than_the_shown_effects_is_explained() -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        return 2 + 0.5 * (levels["positions"] == "none") + 0.1 * (levels["norm"] == "rms") + 0.01 * noise(levels, seed)
+
+    def joint(levels: Levels, seed: int) -> float:
+        return loss(levels, seed) - 0.02 * ("none" in levels.values() and "rms" in levels.values())
+
+    analysis = analysed(runs({name: FACTORS[name] for name in ("positions", "norm")}, joint))
+    (factorial,) = (study.factorial for study in analysis.studies)
+    (effect,) = factorial.interactions["test_perplexity"]
+    assert effect.mean < 0 < min(effect.values)
+    assert "logit or log scale: from the shown effects, it can have another size and sign" in terminal(analysis)
 
 
 def test_limits_of_few_and_many_seeds_have_the_assumption_of_few_and_name_a_small_test_set() -> None:
