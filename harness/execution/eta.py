@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import subprocess
@@ -17,6 +18,7 @@ from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
 from harness.experiments.specs import RunSpec
 from harness.processes.environment_variables import thread_environment
+from harness.processes.machine import REPOSITORY
 from harness.processes.progress import Event
 from impls import weights
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
@@ -24,7 +26,7 @@ from impls.flops import Tokens, forward_operations, of_lengths
 
 # Measured on one core of a server for all built-in variants at the widths 128 and 256. Estimates are within about a
 # third of the measured times, and are corrected as soon as runs are in progress.
-EFFICIENCY = 0.83  # of NumPy's rate of matrix multiplication
+EFFICIENCY = 0.83  # of the rate of matrix multiplication
 ELEMENT_OPERATIONS = 170  # the time to read and write one activation, in multiplications and additions
 START_SECONDS = 6.0
 UPDATE_SECONDS = 0.012
@@ -33,15 +35,21 @@ DECODING_SECONDS = 0.004
 SLOWER = {"tensorflow": 1.5, "jax": 4.0, "torch": 1.5}  # Keras backends, relative to the torch models
 COMPILING_SECONDS = {"tensorflow": 25.0, "jax": 90.0, "torch": 6.0}
 
-_MEASURE_RATE = """
-import time, numpy
-matrix = numpy.random.default_rng(0).standard_normal((512, 512)).astype(numpy.float32)
-matrix @ matrix
-products, start = 0, time.process_time()
-while time.process_time() - start < 0.2:
+_MEASURE_RATE = f"""
+import contextlib, sys, time, numpy
+matrix, context = numpy.random.default_rng(0).standard_normal((512, 512)).astype(numpy.float32), contextlib.nullcontext
+with contextlib.suppress(ImportError):
+    import torch
+    sys.path.insert(0, {str(REPOSITORY)!r})
+    from impls.pytorch.matmul_precision import float32_products as context
+    matrix = torch.from_numpy(matrix)
+with context():
     matrix @ matrix
-    products += 1
-print(2 * 512**3 * products / (time.process_time() - start))
+    products, start = 0, time.process_time()
+    while time.process_time() - start < 0.2:
+        matrix @ matrix
+        products += 1
+    print(2 * 512**3 * products / (time.process_time() - start))
 """
 
 
@@ -56,10 +64,12 @@ def elements(recipe: Recipe, vocabulary_sizes: tuple[int, int], tokens: Tokens) 
     return logits + recipe.layers * (encoder * source + decoder * target) + 6 * recipe.layers * recipe.heads * pairs
 
 
+@functools.cache
 def core_rate() -> float:
-    """Measure how fast one core multiplies float32 matrices. Units: operations per second.
+    """Measure how fast one core multiplies float32 matrices, once per process. Units: operations per second.
 
-    It is measured with one thread and in CPU time, so that other processes hardly change it.
+    It is measured with one thread and in CPU time, so that other processes hardly change it; as models in torch
+    multiply in training, or with NumPy if torch is not installed.
     """
     command, environment = [sys.executable, "-c", _MEASURE_RATE], os.environ | thread_environment(1, None)
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -99,6 +99,7 @@ def test_forecast_is_unknown_if_the_measurement_of_this_machine_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eta, "_MEASURE_RATE", "import os; os.abort()")
+    monkeypatch.setattr(eta, "core_rate", eta.core_rate.__wrapped__)
     assert sweep.forecast_runs([spec()], tmp_path, 1).seconds() is None
 
 
@@ -119,13 +120,21 @@ def test_estimate_grows_with_the_work() -> None:
     assert eta.START_SECONDS < seconds(base, 1.0) < seconds(base, 0.5) < seconds(base)
 
 
+def test_rate_of_a_core_is_measured_with_numpy_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch = eta._MEASURE_RATE.replace("import torch", "raise ImportError")
+    assert without_torch != eta._MEASURE_RATE
+    monkeypatch.setattr(eta, "_MEASURE_RATE", without_torch)
+    assert eta.core_rate.__wrapped__() > 1e8
+
+
 def test_rate_of_a_core_hardly_depends_on_other_processes() -> None:
-    alone = eta.core_rate()
+    measure = eta.core_rate.__wrapped__
+    alone = measure()
     assert alone > 1e8
     burn = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(burn) for _ in range(4 * machine.cores())]
     try:
-        assert alone / 3 < eta.core_rate() < 3 * alone
+        assert alone / 3 < measure() < 3 * alone
     finally:
         for process in others:
             process.kill()
