@@ -37,13 +37,14 @@ COMPILING_SECONDS = {"tensorflow": 25.0, "jax": 90.0, "torch": 6.0}
 
 _MEASURE_RATE = f"""
 import contextlib, sys, time, numpy
-matrix, context = numpy.random.default_rng(0).standard_normal((512, 512)).astype(numpy.float32), contextlib.nullcontext
+context = contextlib.nullcontext()
+matrix = numpy.random.default_rng(0).standard_normal((512, 512)).astype(numpy.float32)
 with contextlib.suppress(ImportError):
     import torch
     sys.path.insert(0, {str(REPOSITORY)!r})
-    from impls.pytorch.matmul_precision import float32_products as context
-    matrix = torch.from_numpy(matrix)
-with context():
+    from impls.pytorch.matmul_precision import training_products
+    matrix, context = torch.from_numpy(matrix), training_products("highest", "cpu")
+with context:
     matrix @ matrix
     products, start = 0, time.process_time()
     while time.process_time() - start < 0.2:

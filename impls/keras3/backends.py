@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, get_args
 
-from impls import contract, registry
+from impls import contract
 
 FRAMEWORKS = get_args(contract.Backend)
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or FRAMEWORKS[0]
@@ -68,7 +68,7 @@ class Backend:
         import torch
 
         leaves = [tensor.detach().requires_grad_() for tensor in weights]
-        with torch.enable_grad(), registry.training_products("highest", str(leaves[0].device)):
+        with torch.enable_grad():
             value, rest = function(leaves)
             gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         # Attached to their graph, results that are kept would keep the weights of their update, too.

@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.nn.functional import linear, log_softmax, nll_loss, pad
 
 from impls.contract import PAD
-from impls.pytorch.matmul_precision import float32_products
+from impls.pytorch.matmul_precision import matmul_precision
 from impls.pytorch.torch_packing import Group
 
 LOSS_ROWS = 512
@@ -101,7 +101,7 @@ class _AttendPacked(Function):
     """
 
     @staticmethod
-    @float32_products()
+    @matmul_precision("highest")
     def forward(
         ctx: Any,
         projected: torch.Tensor,
@@ -127,7 +127,7 @@ class _AttendPacked(Function):
         return torch.cat(mixed)
 
     @staticmethod
-    @float32_products()
+    @matmul_precision("highest")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         shape, memory_shape = ctx.shapes
         of_projected = gradients[0].new_empty(shape)

@@ -20,7 +20,8 @@ import torch
 
 from impls.contract import Candidates, Ids
 from impls.pytorch.kv_cache import GrowingLayerCache, Rows, SourceMemory
-from impls.pytorch.torch_adapter import TorchDecoding, TorchModel, most_probable
+from impls.pytorch.torch_adapter import TorchModel
+from impls.pytorch.torch_decoding import TorchDecoding, most_probable
 from impls.pytorch.torch_transformer import MASKED_SCORE, DecoderCache
 
 SOURCE_COUNT_STEP = 32

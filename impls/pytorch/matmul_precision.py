@@ -41,16 +41,14 @@ def matmul_precision(name: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = tf32_before
 
 
-def training_products(name: str, device: torch.device | str) -> AbstractContextManager[None]:
-    """Return the context for the products of training: `matmul_precision`, or `float32_products` on a CPU."""
-    return float32_products() if (name, torch.device(device).type) == ("highest", "cpu") else matmul_precision(name)
+def training_products(name: str, device: str) -> AbstractContextManager[None]:
+    """Return a context that multiplies as packed models do in training."""
+    return matmul_precision(training_setting(name, torch.device(device)))
 
 
-@contextlib.contextmanager
-def float32_products() -> Iterator[None]:
-    """Multiply float32 matrices on the CPU in float32, with its fastest kernels."""
-    with matmul_precision(_fastest_float32()):
-        yield
+def training_setting(name: str, device: torch.device) -> str:
+    """Return the setting for large products in training: `name`, or one that is faster with the same precision."""
+    return _fastest_float32() if (name, device.type) == ("highest", "cpu") else name
 
 
 @functools.cache
@@ -58,7 +56,8 @@ def _fastest_float32() -> str:
     """Return the setting with which this CPU multiplies large float32 matrices in float32 in the least time.
 
     With "medium", torch takes the kernels of oneDNN, otherwise those of MKL. An AMD processor without AMX multiplies in
-    float32 with both, but MKL takes about twice as long there (measured on an AMD EPYC with AVX-512).
+    float32 with both, but MKL takes about twice as long there (measured on an AMD EPYC with AVX-512). oneDNN keeps
+    0.6 MB for every size of product that it has met, so it is not for products of many sizes, such as attention's.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")

@@ -17,7 +17,6 @@ from impls.contract import (
     PAD,
     Arrays,
     Batch,
-    Candidates,
     GruRecipe,
     Ids,
     Numbers,
@@ -29,7 +28,8 @@ from impls.contract import (
 from impls.field_checks import check_length
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
-from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision, training_products
+from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision, training_setting
+from impls.pytorch.torch_decoding import TorchDecoding
 from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
@@ -38,37 +38,6 @@ from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def most_probable(logits: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities and ids of the `best` tokens. `logits` is overwritten. Shapes: [R,V] to [R,best]."""
-    scores, tokens = logits.topk(best, dim=-1)
-    # logsumexp, in fewer passes than torch's because the maximum is already known.
-    scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
-    return scores, tokens
-
-
-class TorchDecoding:
-    """Incremental decoding of a batch."""
-
-    def __init__(self, model: TorchModel, state: Any) -> None:
-        self._model = model
-        self._state = state
-
-    def step(self, last: Ids, best: int) -> Candidates:
-        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
-        with self._model.evaluation():
-            features = self._model.module.step(self._state, self._model.to_device(last))
-            logits = self._model.module.output(features).float()
-            if logits is features:  # of a user's module, which may still need it
-                logits = logits.clone()
-            scores, tokens = most_probable(logits, min(best, logits.shape[-1]))
-        return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
-
-    def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
-        """Keep, drop, repeat or reorder rows."""
-        with self._model.without_gradients():
-            self._state.reorder(rows)
 
 
 class TorchModel:
@@ -81,6 +50,9 @@ class TorchModel:
 
     fused_adam: bool | None = True
     matmul_precision = "highest"
+    packs_rows = False
+    """Whether layers multiply packed rows in training, so that products are large and have few different sizes."""
+
     without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
     def __init__(
@@ -133,7 +105,8 @@ class TorchModel:
         """Enqueue one update at `learning_rate`; waits for the device only to capture a CUDA graph."""
         self._updates += 1
         self.module.train()
-        with training_products(self.matmul_precision, self._device):
+        setting = training_setting(self.matmul_precision, self._device) if self.packs_rows else self.matmul_precision
+        with matmul_precision(setting):
             self._train(batch, learning_rate)
 
     def _train(self, batch: Batch, learning_rate: float) -> None:
@@ -306,21 +279,26 @@ class TorchModel:
 class TransformerModel(TorchModel):
     """A Transformer, which trains and evaluates on packed rows."""
 
+    packs_rows = True
+
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
-        rounds = self._precision == "bfloat16" or self.matmul_precision != "highest"
+        setting = training_setting(self.matmul_precision, self._device)
+        with_onednn = self._device.type == "cpu" and (self._precision == "bfloat16" or setting != "highest")
         packing = pack(
             batch,
             heads=self.module.heads,
             group_rows=self._group_rows(batch),
             to_device=self.to_device,
-            multiple=ROW_MULTIPLE if rounds and self._device.type == "cpu" else 1,
+            multiple=ROW_MULTIPLE if with_onednn else 1,
         )
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
 
 
 class TorchGruModel(TorchModel):
     """The GRU, which trains and evaluates on packed rows, and trains with teacher forcing at the training's rate."""
+
+    packs_rows = True
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         teacher_forced = None

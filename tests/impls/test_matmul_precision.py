@@ -27,7 +27,9 @@ from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
 from impls.pytorch import cpu_kernels, torch_adapter
 from impls.pytorch import matmul_precision as precision_module
-from impls.pytorch.matmul_precision import float32_products, has_effect, matmul_precision
+from impls.pytorch.matmul_precision import has_effect, matmul_precision, training_products
+from impls.pytorch.packed_linear import PackedLinear
+from impls.pytorch.torch_packing import ROW_MULTIPLE
 
 CPU = torch.device("cpu")
 NO_EFFECT = "needs a CPU that multiplies in bfloat16 with matmul_precision='medium', such as one with AMX"
@@ -88,12 +90,12 @@ def test_medium_model_computes_like_exact_one_but_not_the_same(recipe: Recipe) -
     assert abs(losses.sum() / expected.sum() - 1) < 2e-3
 
 
-def test_float32_products_are_in_float32_on_every_processor() -> None:
+def test_products_of_training_are_in_float32_on_every_processor() -> None:
     generator = torch.Generator().manual_seed(0)
     for rows, inner, columns in ((1, 512, 2048), (20, 32, 20), (100, 256, 1000), (1000, 300, 7), (2048, 64, 256)):
         x = torch.rand(2, rows, inner, generator=generator)
         y = torch.rand(2, columns, inner, generator=generator).transpose(-1, -2)
-        with float32_products():
+        with training_products("highest", "cpu"):
             products = [(x @ y).double(), torch.stack([x[0] @ y[0], x[1] @ y[1]]).double()]
         expected = x.double() @ y.double()
         assert max(float(((product - expected) / expected).abs().max()) for product in products) < 5e-6
@@ -132,15 +134,38 @@ def settings_of_training(trained: Seq2SeqModel, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("setting", ["highest", "medium"])
-def test_training_in_float32_has_the_fastest_products(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_packed_rows_train_with_the_fastest_products(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_module, "_fastest_float32", lambda: setting)
     trained = model(name="highest")
-    assert settings_of_training(trained, monkeypatch) == {"row_sums": {setting}, "output_loss": {setting}}
+    assert settings_of_training(trained, monkeypatch) == {"row_sums": {"highest"}, "output_loss": {setting}}
     products = Products(BASE, (10, 12), BATCHES[:1], "cpu", "float32")
     with products._precision():
         assert torch.get_float32_matmul_precision() == setting
     with trained.evaluation():  # type: ignore[attr-defined]
         assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name", ["torch_reference", "plain"])
+def test_layers_of_padded_sentences_train_with_ordinary_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_module, "_fastest_float32", lambda: "medium")
+    used = set()
+    trained: Any = model(registry.recipe(name), name="highest")
+    trained.module.register_forward_pre_hook(lambda *_: used.add(torch.get_float32_matmul_precision()))
+    trained.train_step(BATCHES[0], 1e-3)
+    assert used == {"highest"}
+
+
+def test_packed_rows_have_few_sizes_where_onednn_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: dict[str, set[int]] = {}
+    for setting in ("highest", "medium"):
+        monkeypatch.setattr(precision_module, "_fastest_float32", lambda setting=setting: setting)
+        trained: Any = model(name="highest")
+        layer = next(layer for layer in trained.module.modules() if isinstance(layer, PackedLinear))
+        layer.register_forward_pre_hook(lambda _, x, s=setting: rows.setdefault(s, set()).add(x[0].shape[0]))
+        for batch in BATCHES:
+            trained.train_step(batch, 1e-3)
+    assert any(number % ROW_MULTIPLE for number in rows["highest"])
+    assert all(number % ROW_MULTIPLE == 0 for number in rows["medium"])
 
 
 @lowers
