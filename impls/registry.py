@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -173,13 +174,16 @@ def load(path: str) -> Any:
 
 
 def source_digest(path: str) -> str:
-    """Return the SHA-256 of the file that defines "package.module:NAME"; empty if there is no such file.
+    """Return the SHA-256 of the file of "package.module:NAME"; empty if there is no such file.
 
+    If NAME is a function that the module imports from another one, the digest is that of both files together.
     Raises: as `load`.
     """
-    load(path)
-    file = getattr(sys.modules[path.partition(":")[0]], "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else ""
+    builder = load(path)
+    names = [path.partition(":")[0], *([builder.__module__] if inspect.isfunction(builder) else [])]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in dict.fromkeys(names)]
+    content = b"".join(Path(file).read_bytes() for file in files if file and Path(file).is_file())
+    return hashlib.sha256(content).hexdigest() if content else ""
 
 
 def framework_of(path: str) -> str:

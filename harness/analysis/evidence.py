@@ -27,7 +27,10 @@ from impls.contract import Arrays
 LEAST_SENTENCES = 2
 """The fewest test sentences with an interval over sentences: resampling a single one changes nothing."""
 
-END_REMARK = f"A score lies within {END_OF_SCORES} of 0 or 100, where logits mislead: scores are analysed as they are."
+END_REMARK = (
+    f"A score of the table lies within {END_OF_SCORES} of 0 or 100, where logits mislead: "
+    "scores are analysed as they are."
+)
 
 Sentences = Callable[[RunRecord], Arrays | None]
 """Returns the statistics of each test sentence of a run, by score; None if they are not stored."""

@@ -13,7 +13,8 @@ CAUSES = {
     "self-attention a causal mask, is the softmax over the keys, does `decode` use the whole memory, or does it shift "
     "`target_in` again?",
     1: "A result has the wrong shape, type or sum. The message names it. If it is `totals.nats`: does the module "
-    "compute something else in training than in evaluation, apart from dropout, or keep state between calls?",
+    "compute something else in training than in evaluation, apart from dropout, or keep state between calls? If it is "
+    "`totals.objective_nats`: is the label smoothing that of `training`?",
     4: "Padding changes a result. Is it masked in the encoder, in attention on the source and in means, or packed for "
     "an RNN? In Keras, where dropout has fixed seeds in evaluation: is it active there (`training=True`)?",
     5: "A sentence sees others of its batch, or an earlier batch. Are the batch and another dimension exchanged "

@@ -52,7 +52,7 @@ _Indices = npt.NDArray[np.intp]
 
 def shapes(subject: ModelUnderTest) -> str:
     """1: shapes, types and counts are right, the methods agree with one another, and all numbers are finite."""
-    training = Training(label_smoothing=0.1)
+    training = Training(label_smoothing=0.2)  # law 14 has 0.1, so a fixed one breaks either
     model = subject.perturbed(training=training, dropout=0.0)
     require(isinstance(model, Seq2SeqModel), f"{type(model).__name__} lacks a member of Seq2SeqModel")
     _weight_shapes(subject, model)

@@ -39,6 +39,8 @@ def override(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
         path = path.strip()
         if not equals:
             raise ValueError(f"{setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
+        if path.startswith("recipe.") and spec.recipe is None:
+            raise ValueError(f"{setting}: {spec.variant} is a builder and has no recipe; change its code")
         if path not in names:
             raise ValueError(f"{setting}: {_unknown(path, names)}")
         *groups, name = path.split(".")

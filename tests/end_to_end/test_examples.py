@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -40,6 +41,18 @@ def test_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     if notebook.stem == "train_and_look":
         assert "FAILED" in process.stdout
+        (line,) = (line for line in process.stdout.splitlines() if line.startswith("no positions:"))
+        first, second = ast.literal_eval(line.partition(":")[2].strip())
+        assert first == second, "the two sentences have the same words, and nothing else tells them apart"
+
+
+def test_table_of_runs_in_the_notebook_tells_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    code, _, displayed = code_of(ROOT / "examples" / "read_results.ipynb").partition("\ntable[[")
+    exec(code, names)
+    shown = eval("table[[" + displayed.partition("\n")[0], names)
+    assert not shown.duplicated(["variant", "framework", "budget", "seed"]).any()
 
 
 def test_noise_in_the_notebook_is_that_of_seeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_scores_at_an_end_of_the_range_are_not_analysed_as_logits(
 ) -> None:
     table = compare_rows([plain_row("a", *first), plain_row("b", *second)], scale=LOGIT)
     assert table.differences[0].mean == pytest.approx(difference, abs=0.01)
-    assert "analysed as they are" in table.remarks[-1]
+    assert table.remarks[-1].startswith("A score of the table lies within 0.1 of 0 or 100")
     estimated = interval(plain_row("a", *first), scale=LOGIT)
     assert 0 <= estimated.low <= estimated.high <= 100  # type: ignore[operator]
     assert -100 <= table.differences[0].low <= table.differences[0].high <= 100  # type: ignore[operator]

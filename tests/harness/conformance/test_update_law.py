@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
-from small_models import subject
+from small_models import BASE, subject
 
+import impls
 from harness.conformance import update_law
+from harness.conformance.law_runner import check
+from harness.conformance.models_under_test import named
 from impls import registry
+from impls.contract import Seq2SeqModel, Training
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -24,3 +31,16 @@ def test_update_law_accepts_a_model_of_the_tutorials_size() -> None:
     """Its loss is so curved that the longer steps of finite differences disagree with the gradient."""
     wide = subject(registry.recipe("learned_positions"))
     assert not update_law._loss_gradient(wide, wide.probes()[0], update_law.SUBLAYER)
+
+
+def build_with_fixed_smoothing(
+    *sizes: int, training: Training, dropout: float | None = None, **settings: Any
+) -> Seq2SeqModel:
+    recipe = replace(BASE, layers=1, dropout=dropout or 0.0)
+    return impls.build(recipe, *sizes, training=replace(training, label_smoothing=0.1), **settings)
+
+
+def test_label_smoothing_other_than_the_configured_one_breaks_law_1() -> None:
+    (result,) = check(named("test_update_law:build_with_fixed_smoothing", fast=True), laws={1})
+    assert not result.passed
+    assert "totals.objective_nats" in result.detail

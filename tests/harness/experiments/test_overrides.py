@@ -60,6 +60,13 @@ def test_override_misfit_is_refused(setting: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_recipe_setting_of_a_builder_says_that_it_has_no_recipe() -> None:
+    with pytest.raises(
+        ValueError, match=r"^recipe\.width=32: mine:build is a builder and has no recipe; change its code$"
+    ):
+        override(spec("mine:build"), ["recipe.width=32"])
+
+
 def test_settings_that_fit_only_together_are_changed_together() -> None:
     run = spec("learned_positions", TINY)
     changes = ["recipe.width=30", "recipe.heads=10", "data.max_length=40", "decoding.max_tokens=30"]

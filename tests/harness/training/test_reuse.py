@@ -167,6 +167,20 @@ def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
     assert train.run(replace(run, seed=1), results).fingerprints["builder"] != first.fingerprints["builder"]
 
 
+def test_builder_that_a_package_imports_is_recognised_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "own_package" / "model.py"
+    model.parent.mkdir()
+    (model.parent / "__init__.py").write_text("from own_package.model import build\n")
+    model.write_text("import counting_model\ndef build(*s, **k): return counting_model.build(*s, **k)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trained = train.run(spec("own_package:build", updates=2), tmp_path / "results")
+    assert not reuse.has_other_builder(trained)
+    model.write_text(model.read_text() + "SCALE = 3\n")
+    assert reuse.has_other_builder(trained)
+
+
 def test_weights_that_do_not_fit_a_changed_module_name_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
