@@ -57,7 +57,7 @@ def _fastest_float32() -> str:
 
     With "medium", torch takes the kernels of oneDNN, otherwise those of MKL. An AMD processor without AMX multiplies in
     float32 with both, but MKL takes about twice as long there (measured on an AMD EPYC with AVX-512). oneDNN keeps
-    0.6 MB for every size of product that it has met, so it is not for products of many sizes, such as attention's.
+    kernels for the sizes that it meets: with the many sizes of attention's products, a training grew to 4 GB.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")

@@ -51,7 +51,7 @@ class TorchModel:
     fused_adam: bool | None = True
     matmul_precision = "highest"
     packs_rows = False
-    """Whether layers multiply packed rows in training, so that products are large and have few different sizes."""
+    """Whether layers multiply packed rows in training, so that products are large and have few sizes."""
 
     without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
@@ -283,14 +283,13 @@ class TransformerModel(TorchModel):
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
-        setting = training_setting(self.matmul_precision, self._device)
-        with_onednn = self._device.type == "cpu" and (self._precision == "bfloat16" or setting != "highest")
+        rounds = self._precision == "bfloat16" or self.matmul_precision != "highest"
         packing = pack(
             batch,
             heads=self.module.heads,
             group_rows=self._group_rows(batch),
             to_device=self.to_device,
-            multiple=ROW_MULTIPLE if with_onednn else 1,
+            multiple=ROW_MULTIPLE if rounds and self._device.type == "cpu" else 1,
         )
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
 

@@ -24,9 +24,9 @@ GROUP_ROWS = 32
 """Sentences per group on a CPU. Smaller groups have less padding but need more and smaller products."""
 
 ROW_MULTIPLE = 32
-"""Packed rows are a multiple of this where oneDNN multiplies on a CPU.
+"""Packed rows are a multiple of this where oneDNN multiplies in bfloat16 on a CPU.
 
-It compiles a kernel for each number of rows that it meets, which takes about 2 ms and up to 2 MB.
+It compiles a kernel for each number of rows that it meets, which takes about 2 ms and 2 MB.
 """
 
 Numbers = npt.NDArray[np.int64]

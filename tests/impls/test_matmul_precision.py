@@ -28,8 +28,6 @@ from impls.contract import Recipe, Seq2SeqModel, Training
 from impls.pytorch import cpu_kernels, torch_adapter
 from impls.pytorch import matmul_precision as precision_module
 from impls.pytorch.matmul_precision import has_effect, matmul_precision, training_products
-from impls.pytorch.packed_linear import PackedLinear
-from impls.pytorch.torch_packing import ROW_MULTIPLE
 
 CPU = torch.device("cpu")
 NO_EFFECT = "needs a CPU that multiplies in bfloat16 with matmul_precision='medium', such as one with AMX"
@@ -153,19 +151,6 @@ def test_layers_of_padded_sentences_train_with_ordinary_products(name: str, monk
     trained.module.register_forward_pre_hook(lambda *_: used.add(torch.get_float32_matmul_precision()))
     trained.train_step(BATCHES[0], 1e-3)
     assert used == {"highest"}
-
-
-def test_packed_rows_have_few_sizes_where_onednn_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: dict[str, set[int]] = {}
-    for setting in ("highest", "medium"):
-        monkeypatch.setattr(precision_module, "_fastest_float32", lambda setting=setting: setting)
-        trained: Any = model(name="highest")
-        layer = next(layer for layer in trained.module.modules() if isinstance(layer, PackedLinear))
-        layer.register_forward_pre_hook(lambda _, x, s=setting: rows.setdefault(s, set()).add(x[0].shape[0]))
-        for batch in BATCHES:
-            trained.train_step(batch, 1e-3)
-    assert any(number % ROW_MULTIPLE for number in rows["highest"])
-    assert all(number % ROW_MULTIPLE == 0 for number in rows["medium"])
 
 
 @lowers
