@@ -143,7 +143,7 @@ def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
 
 
 def training_products(name: str, device: str) -> AbstractContextManager[None]:
-    """Return a context in which torch multiplies float32 matrices as its models do in training."""
+    """Return a context in which torch multiplies float32 matrices as packed models do in training."""
     return load("impls.pytorch.matmul_precision:training_products")(name, device)
 
 

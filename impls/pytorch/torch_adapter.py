@@ -51,7 +51,7 @@ class TorchModel:
     fused_adam: bool | None = True
     matmul_precision = "highest"
     packs_rows = False
-    """Whether layers multiply packed rows in training, so that products are large and have few sizes."""
+    """Whether layers multiply packed rows, so that `training_setting` suits their products in training."""
 
     without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
