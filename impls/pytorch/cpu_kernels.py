@@ -15,7 +15,7 @@ from torch.nn.functional import linear, log_softmax, nll_loss, pad
 
 from impls.contract import PAD
 from impls.pytorch.matmul_precision import matmul_precision
-from impls.pytorch.torch_packing import Group
+from impls.pytorch.torch_packing import ROW_MULTIPLE, Group
 
 LOSS_ROWS = 512
 """The number of target tokens whose logits are computed at once; they should fit into the processor's cache."""
@@ -217,7 +217,9 @@ class _OutputLoss(Function):
         target: torch.Tensor,
         smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        vocabulary_size = len(kernel)
+        count, vocabulary_size = len(features), len(kernel)
+        if torch.get_float32_matmul_precision() != "highest":
+            features = pad(features, (0, 0, 0, -count % ROW_MULTIPLE))
         kernel, bias = pad_vocabulary(kernel, bias)
         of_features, of_kernel = torch.empty_like(features), torch.zeros_like(kernel)
         of_bias, sums = torch.zeros_like(bias), features.new_zeros(2)
@@ -238,7 +240,7 @@ class _OutputLoss(Function):
             torch.mm(logits, kernel, out=of_features[rows])
             of_kernel.addmm_(logits.T, inputs)
             of_bias += logits.sum(dim=0)
-        ctx.save_for_backward(of_features, of_kernel[:vocabulary_size], of_bias[:vocabulary_size])
+        ctx.save_for_backward(of_features[:count], of_kernel[:vocabulary_size], of_bias[:vocabulary_size])
         objective, nats = sums.unbind()
         ctx.mark_non_differentiable(nats)
         return objective, nats

@@ -42,12 +42,12 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 def training_products(name: str, device: str) -> AbstractContextManager[None]:
-    """Return a context that multiplies as packed models do in training."""
+    """Return a context with the setting of `training_setting`."""
     return matmul_precision(training_setting(name, torch.device(device)))
 
 
 def training_setting(name: str, device: torch.device) -> str:
-    """Return the setting for large products in training: `name`, or one that is faster with the same precision."""
+    """Return the setting for products of few sizes in training: `name`, or a faster one of the same precision."""
     return _fastest_float32() if (name, device.type) == ("highest", "cpu") else name
 
 
@@ -57,7 +57,8 @@ def _fastest_float32() -> str:
 
     With "medium", torch takes the kernels of oneDNN, otherwise those of MKL. An AMD processor without AMX multiplies in
     float32 with both, but MKL takes about twice as long there (measured on an AMD EPYC with AVX-512). oneDNN keeps
-    kernels for the sizes that it meets: with the many sizes of attention's products, a training grew to 4 GB.
+    kernels for the sizes that it meets, so it suits products with few different sizes only: with attention's products
+    and any number of packed rows, a training grew to 4 GB.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")

@@ -30,7 +30,14 @@ from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision, training_setting
 from impls.pytorch.torch_decoding import TorchDecoding
-from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, groups_by_length, pack, pack_by_position
+from impls.pytorch.torch_packing import (
+    GROUP_ROWS,
+    LEAST_FILLED_ROWS,
+    ROW_MULTIPLE,
+    groups_by_length,
+    pack,
+    pack_by_position,
+)
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
 from impls.torch_reference import TorchReference
@@ -50,8 +57,8 @@ class TorchModel:
 
     fused_adam: bool | None = True
     matmul_precision = "highest"
-    packs_rows = False
-    """Whether layers multiply packed rows, so that `training_setting` suits their products in training."""
+    fills_rows = False
+    """Whether layers multiply few different numbers of rows, so that `training_setting` suits them in training."""
 
     without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
@@ -105,9 +112,15 @@ class TorchModel:
         """Enqueue one update at `learning_rate`; waits for the device only to capture a CUDA graph."""
         self._updates += 1
         self.module.train()
-        setting = training_setting(self.matmul_precision, self._device) if self.packs_rows else self.matmul_precision
-        with matmul_precision(setting):
+        with matmul_precision(self._products()):
             self._train(batch, learning_rate)
+
+    def _products(self) -> str:
+        """Return the setting with which layers multiply float32 matrices now, in training or evaluation."""
+        return self._training_products() if self.fills_rows and self.module.training else self.matmul_precision
+
+    def _training_products(self) -> str:
+        return training_setting(self.matmul_precision, self._device)
 
     def _train(self, batch: Batch, learning_rate: float) -> None:
         self._dropout_source.restart(self._seed, self._updates)
@@ -115,8 +128,9 @@ class TorchModel:
         with self._mixed():
             features, indices = self._features(batch)
             target = self.to_device(batch.target_out.reshape(-1)[indices].astype(np.int64))
-            output = self.module.output
-            objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
+            output, smoothing = self.module.output, self._training.label_smoothing
+            with matmul_precision(self._training_products()):
+                objective, nats = output_loss(features, output.weight, output.bias, target, smoothing)
         self._descend(objective, nats, max(len(indices), 1), learning_rate)
         self._count(len(indices))
 
@@ -279,25 +293,31 @@ class TorchModel:
 class TransformerModel(TorchModel):
     """A Transformer, which trains and evaluates on packed rows."""
 
-    packs_rows = True
+    fills_rows = True
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
-        rounds = self._precision == "bfloat16" or self.matmul_precision != "highest"
         packing = pack(
             batch,
             heads=self.module.heads,
             group_rows=self._group_rows(batch),
             to_device=self.to_device,
-            multiple=ROW_MULTIPLE if rounds and self._device.type == "cpu" else 1,
+            multiple=ROW_MULTIPLE if self._fills_rows(batch) else 1,
         )
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
+
+    def _fills_rows(self, batch: Batch) -> bool:
+        """Return whether to fill packed rows up to a multiple: on a CPU, where oneDNN multiplies."""
+        if self._device.type != "cpu":
+            return False
+        if self._precision == "bfloat16" or self.matmul_precision != "highest":
+            return True
+        rows = min(int((ids != PAD).sum()) for ids in (batch.source, batch.target_in))
+        return self._products() != "highest" and rows >= LEAST_FILLED_ROWS
 
 
 class TorchGruModel(TorchModel):
     """The GRU, which trains and evaluates on packed rows, and trains with teacher forcing at the training's rate."""
-
-    packs_rows = True
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         teacher_forced = None

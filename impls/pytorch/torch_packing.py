@@ -24,10 +24,13 @@ GROUP_ROWS = 32
 """Sentences per group on a CPU. Smaller groups have less padding but need more and smaller products."""
 
 ROW_MULTIPLE = 32
-"""Packed rows are a multiple of this where oneDNN multiplies in bfloat16 on a CPU.
+"""Packed rows are a multiple of this where oneDNN multiplies on a CPU.
 
 It compiles a kernel for each number of rows that it meets, which takes about 2 ms and 2 MB.
 """
+
+LEAST_FILLED_ROWS = 320
+"""In float32, fewer rows are not filled up: there are not many such numbers, and filling would take more time."""
 
 Numbers = npt.NDArray[np.int64]
 ToDevice = Callable[[npt.NDArray[Any]], torch.Tensor]

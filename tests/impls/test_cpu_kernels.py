@@ -18,7 +18,8 @@ from impls.contract import SOS, Batch, Seq2SeqModel, Training
 from impls.pytorch import cpu_kernels
 from impls.pytorch.cpu_kernels import LOSS_ROWS, add_masked, attend_packed, output_loss, softmax
 from impls.pytorch.dropout import Dropout, DropoutSource
-from impls.pytorch.torch_packing import pack
+from impls.pytorch.matmul_precision import matmul_precision
+from impls.pytorch.torch_packing import ROW_MULTIPLE, pack
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -109,6 +110,27 @@ def test_output_loss_ignores_rows_without_target(smoothing: float, optimised: bo
     torch.testing.assert_close(with_filling, expected, rtol=1e-12, atol=0)
     actual = torch.autograd.grad(with_filling[0], (features, kernel, bias))
     torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("setting", "rows"), [("highest", {LOSS_ROWS, 7}), ("medium", {LOSS_ROWS, ROW_MULTIPLE})])
+def test_output_loss_fills_rows_up_for_onednn(setting: str, rows: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    features, kernel, bias = normal(LOSS_ROWS + 7, 4), normal(9, 4), normal(9)
+    target = torch.arange(len(features)) % (9 - SOS) + SOS
+    expected = output_loss(features, kernel, bias, target, 0.1)
+    gradients = torch.autograd.grad(expected[0], (features, kernel, bias))
+    counts: set[int] = set()
+
+    def counted(logits: torch.Tensor, dim: int) -> torch.Tensor:
+        counts.add(len(logits))
+        return torch.log_softmax(logits, dim)
+
+    monkeypatch.setattr(cpu_kernels, "log_softmax", counted)
+    with matmul_precision(setting):
+        filled = output_loss(features, kernel, bias, target, 0.1)
+    torch.testing.assert_close(filled, expected, rtol=1e-12, atol=0)
+    actual = torch.autograd.grad(filled[0], (features, kernel, bias))
+    torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
+    assert counts == rows
 
 
 def test_add_masked_gradients_pass_gradcheck() -> None:

@@ -143,14 +143,19 @@ def test_layers_of_packed_rows_train_with_the_fastest_products(setting: str, mon
         assert torch.get_float32_matmul_precision() == "highest"
 
 
-@pytest.mark.parametrize("name", ["torch_reference", "plain"])
-def test_layers_of_padded_sentences_train_with_ordinary_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["torch_reference", "bahdanau_gru", "plain"])
+def test_layers_with_many_numbers_of_rows_train_with_ordinary_products(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss, whose rows are filled up, has the fastest products, except in `plain`."""
     monkeypatch.setattr(precision_module, "_fastest_float32", lambda: "medium")
     used = set()
     trained: Any = model(registry.recipe(name), name="highest")
-    trained.module.register_forward_pre_hook(lambda *_: used.add(torch.get_float32_matmul_precision()))
-    trained.train_step(BATCHES[0], 1e-3)
-    assert used == {"highest"}
+    for layer in trained.module.modules():
+        if isinstance(layer, torch.nn.Linear | torch.nn.GRU):
+            layer.register_forward_pre_hook(lambda *_: used.add(torch.get_float32_matmul_precision()))
+    loss = settings_of_training(trained, monkeypatch).get("output_loss")
+    assert (used, loss) == ({"highest"}, None if name == "plain" else {"medium"})
 
 
 @lowers

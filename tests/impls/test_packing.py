@@ -14,7 +14,7 @@ from torch import nn
 
 from harness.conformance.assertions import token_nats
 from impls.contract import PAD, Arrays, Batch, Recipe, Training, TransformerRecipe
-from impls.pytorch import torch_adapter
+from impls.pytorch import matmul_precision, torch_adapter
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout
 from impls.pytorch.torch_adapter import TorchModel
@@ -102,19 +102,40 @@ def test_filling_changes_no_loss_and_no_gradient(positions: str, monkeypatch: py
     assert all(rows % multiple == 0 for rows in filled)
 
 
+@pytest.mark.parametrize("setting", ["highest", "medium"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_rows_are_filled_up_only_where_products_are_rounded(precision: str) -> None:
-    small, rows = build(BASE, precision=precision), []
-    small.module.output.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))  # type: ignore[attr-defined]
-    small.token_nats(random_batch())
-    assert [count % ROW_MULTIPLE == 0 for count in rows] == [precision == "bfloat16"]
+def test_rows_are_filled_up_where_onednn_multiplies(
+    precision: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 always; in float32, in training, if there are many rows."""
+    monkeypatch.setattr(matmul_precision, "_fastest_float32", lambda: setting)
+    rows: list[int] = []
+
+    def pack_and_count(batch: Batch, **settings: Any) -> Packing:
+        packing = pack(batch, **settings)
+        rows.extend((len(packing.source.tokens), len(packing.target.tokens)))
+        return packing
+
+    monkeypatch.setattr(torch_adapter, "pack", pack_and_count)
+    small, few, many = build(BASE, precision=precision), random_batch(7), random_batch()
+    filled = []
+    for batch in (few, many):
+        small.train_step(batch, 0.0)
+        small.token_nats(batch)
+        counts = [int((ids != PAD).sum()) for ids in (batch.source, batch.target_in)] * 2
+        filled += [row > count for row, count in zip(rows, counts, strict=True)]
+        assert all(row == count or row % ROW_MULTIPLE == 0 for row, count in zip(rows, counts, strict=True))
+        rows.clear()
+    always, trains = precision == "bfloat16", setting == "medium"
+    assert filled == [always] * 4 + [always or trains] * 2 + [always] * 2
 
 
 # Only real words are computed on --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", [BASE, replace(BASE, ffn="conv1d", norm="handmade")])
-def test_packed_layers_compute_real_positions_only(recipe: TransformerRecipe) -> None:
+def test_packed_layers_compute_real_positions_only(recipe: TransformerRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul_precision, "_fastest_float32", lambda: "highest")  # so that no rows are filled up
     small, batch = model(recipe), random_batch()
     source, target = int((batch.source != PAD).sum()), int((batch.target_in != PAD).sum())
     rows: set[int] = set()
