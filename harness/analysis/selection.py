@@ -144,6 +144,8 @@ def _matching(name: str, stored: Sequence[Run], results: Path, have: str) -> tup
     runs = [run for run in stored if run.record.spec.variant == prefix]
     runs = runs or [run for run in stored if prefix and run.record.id.startswith(prefix)]
     if not runs:
+        if not results.is_dir():
+            raise ValueError(f"side {name!r}: there is no such file, and no folder {results} of results")
         variants = dict.fromkeys(run.record.spec.variant for run in stored)
         hint = did_you_mean(prefix, variants) or f"; {results_folders.list_command(results)}"
         raise ValueError(f"side {name!r}: {have} no such variant or run, and there is no such file{hint}")

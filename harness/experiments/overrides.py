@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -104,9 +105,12 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     inner = [path for path in names if path.startswith(f"{name}.")]
     if inner:
         return f"{name!r} has settings of its own; name one, such as {inner[0]}"
-    leaf, leaves = name.rpartition(".")[2], [path.rpartition(".")[2] for path in names]
-    if leaf in leaves:
-        hint = f"; did you mean {names[leaves.index(leaf)]!r}?"
+    group, _, leaf = name.rpartition(".")
+    leaves = {path.rpartition(".")[2]: path for path in reversed(names)}
+    groups = {path.rpartition(".")[0] for path in names}
+    near = difflib.get_close_matches(leaf[:100], leaves, n=1)
+    if near:
+        hint = f"; did you mean {leaves[near[0]]!r}?"
     else:
-        hint = did_you_mean(name, names) or did_you_mean(leaf, leaves) or "; `settings` lists all of them"
+        hint = ("" if group in groups else did_you_mean(name, names)) or "; `settings` lists all of them"
     return f"there is no setting {name!r}{hint}"

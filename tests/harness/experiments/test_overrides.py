@@ -38,6 +38,8 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
     [
         ("recipe.dropot=0.3", "there is no setting 'recipe.dropot'; did you mean 'recipe.dropout'?"),
         ("recpie.dropout=0.3", "did you mean 'recipe.dropout'?"),
+        ("recpie.dropot=0.3", "did you mean 'recipe.dropout'?"),
+        ("recipe.zzz=1", "there is no setting 'recipe.zzz'; `settings` lists all of them"),
         ("recipe.dropout", "expected FIELD=VALUE"),
         ("recipe=3", "has settings of its own; name one, such as recipe."),
         ("recipe.dropout=much", "'much' does not fit: expected a number"),
