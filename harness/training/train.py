@@ -245,7 +245,7 @@ class _Run:
         if updates < warmup:
             self._remark(
                 f"ends after {count(updates, 'update')}, within its warm-up of {warmup:,}: its learning rate stays "
-                "below its peak (shorten the warm-up with --set training.warmup_updates=N)"
+                "below its peak (shorten training.warmup_updates)"
             )
 
     def _remark(self, remark: str) -> None:

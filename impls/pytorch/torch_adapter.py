@@ -57,7 +57,7 @@ class TorchModel:
 
     fused_adam: bool | None = True
     matmul_precision = "highest"
-    fills_rows = False
+    few_row_counts = False
     """Whether layers multiply few different numbers of rows, so that `training_setting` suits them in training."""
 
     without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
@@ -117,7 +117,7 @@ class TorchModel:
 
     def _products(self) -> str:
         """Return the setting with which layers multiply float32 matrices now, in training or evaluation."""
-        return self._training_products() if self.fills_rows and self.module.training else self.matmul_precision
+        return self._training_products() if self.few_row_counts and self.module.training else self.matmul_precision
 
     def _training_products(self) -> str:
         return training_setting(self.matmul_precision, self._device)
@@ -293,7 +293,7 @@ class TorchModel:
 class TransformerModel(TorchModel):
     """A Transformer, which trains and evaluates on packed rows."""
 
-    fills_rows = True
+    few_row_counts = True
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
