@@ -141,6 +141,8 @@ class MaskReader:
     Attributes:
         sites: The places of dropout in sublayers, with their masks.
         embedding: The masks after the embeddings by side, one for each update.
+        reached: Whether each update had a gradient in the encoder. It has none, and shows none of the encoder's masks,
+            if all heads of the attention on the source are dropped.
     """
 
     def __init__(self, recipe: Recipe, weights: Arrays) -> None:
@@ -149,9 +151,11 @@ class MaskReader:
         self.sites = [] if isinstance(self.recipe, GruRecipe) else list(sites(self.recipe))
         self.tying = getattr(recipe, "tying", "none")
         self.embedding: dict[str, list[Mask]] = {"source": [], "target": []}
+        self.reached: list[bool] = []
 
     def read(self, gradients: Arrays) -> None:
         """Add the masks of one update."""
+        self.reached.append(any(array.any() for name, array in gradients.items() if name.startswith("encoder.")))
         for site in self.sites:
             magnitudes = np.abs(gradients[site.gradient])
             if magnitudes.ndim > 1:
@@ -252,16 +256,21 @@ def _active(weights: Arrays) -> Arrays:
 def _rates(masks: MaskReader) -> None:
     """Require that the shares of dropped units equal the rates, and that masks are independent."""
     kinds: dict[str, tuple[float, list[npt.NDArray[np.bool_]]]] = {}
+    shown = np.array(masks.reached)
+    require(bool(shown.any()), "no update has a gradient in the encoder, so its dropout cannot be read")
     for side, embedding_masks in masks.embedding.items():
-        kinds[f"{side} embedding"] = (masks.recipe.dropout, [np.array(embedding_masks)])
+        arrays = np.array(embedding_masks)
+        kinds[f"{side} embedding"] = (masks.recipe.dropout, [arrays[shown] if side == "source" else arrays])
     for site in masks.sites:
-        kinds.setdefault(site.kind, (site.rate, []))[1].append(np.array(site.masks))
-    for kind, (rate, arrays) in kinds.items():
-        _share(f"share of dropped units ({kind})", np.concatenate([~mask.ravel() for mask in arrays]), rate)
+        arrays = np.array(site.masks)
+        in_encoder = site.gradient.startswith("encoder.")
+        kinds.setdefault(site.kind, (site.rate, []))[1].append(arrays[shown] if in_encoder else arrays)
+    for kind, (rate, places) in kinds.items():
+        _share(f"share of dropped units ({kind})", np.concatenate([~mask.ravel() for mask in places]), rate)
         same = rate**2 + (1 - rate) ** 2
-        renewed = np.concatenate([(mask[1:] == mask[:-1]).ravel() for mask in arrays])
+        renewed = np.concatenate([(mask[1:] == mask[:-1]).ravel() for mask in places])
         _share(f"share of units ({kind}) that two updates treat alike", renewed, same)
-        neighbours = zip(arrays, arrays[1:], strict=False)
+        neighbours = zip(places, places[1:], strict=False)
         pairs = [(first == second).ravel() for first, second in neighbours if first.shape == second.shape]
         if pairs:
             _share(f"share of units ({kind}) that two layers treat alike", np.concatenate(pairs), same)

@@ -30,14 +30,7 @@ from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision, training_setting
 from impls.pytorch.torch_decoding import TorchDecoding
-from impls.pytorch.torch_packing import (
-    GROUP_ROWS,
-    LEAST_FILLED_ROWS,
-    ROW_MULTIPLE,
-    groups_by_length,
-    pack,
-    pack_by_position,
-)
+from impls.pytorch.torch_packing import GROUP_ROWS, ROW_MULTIPLE, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
 from impls.torch_reference import TorchReference
@@ -297,23 +290,15 @@ class TransformerModel(TorchModel):
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
+        with_onednn = self._device.type == "cpu" and (self._precision == "bfloat16" or self._products() != "highest")
         packing = pack(
             batch,
             heads=self.module.heads,
             group_rows=self._group_rows(batch),
             to_device=self.to_device,
-            multiple=ROW_MULTIPLE if self._fills_rows(batch) else 1,
+            multiple=ROW_MULTIPLE if with_onednn else 1,
         )
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
-
-    def _fills_rows(self, batch: Batch) -> bool:
-        """Return whether to fill packed rows up to a multiple: on a CPU, where oneDNN multiplies."""
-        if self._device.type != "cpu":
-            return False
-        if self._precision == "bfloat16" or self.matmul_precision != "highest":
-            return True
-        rows = min(int((ids != PAD).sum()) for ids in (batch.source, batch.target_in))
-        return self._products() != "highest" and rows >= LEAST_FILLED_ROWS
 
 
 class TorchGruModel(TorchModel):

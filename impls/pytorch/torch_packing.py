@@ -26,11 +26,9 @@ GROUP_ROWS = 32
 ROW_MULTIPLE = 32
 """Packed rows are a multiple of this where oneDNN multiplies on a CPU.
 
-It compiles a kernel for each number of rows that it meets, which takes about 2 ms and 2 MB.
+It compiles kernels for each number of rows that it meets and keeps them: a model of the tutorials' size, trained with
+119 numbers of rows from 200 to 318, grew by 1.2 GB. Dropout draws random numbers for the rows that fill up, too.
 """
-
-LEAST_FILLED_ROWS = 320
-"""In float32, fewer rows are not filled up: there are not many such numbers, and filling would take more time."""
 
 Numbers = npt.NDArray[np.int64]
 ToDevice = Callable[[npt.NDArray[Any]], torch.Tensor]
