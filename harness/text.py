@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 SENTENCE_CHARACTERS = 2_000
 """Sentences from untrusted files are cut to this length before they are put on a page."""
@@ -74,10 +74,13 @@ def first_few(names: Sequence[object], most: int = 3) -> str:
     return f"{', '.join(map(str, names[:most]))} and {len(names) - most:,} more"
 
 
-def did_you_mean(value: object, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the word that is closest to a value, or an empty string if none is close."""
+def did_you_mean(value: object, words: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
+    """Return "; did you mean 'x'?" for the word that is closest to a value, or an empty string if none is close.
+
+    `shown` has the text to suggest for each word, if it is not the word.
+    """
     matches = difflib.get_close_matches(str(value)[:_SUGGESTION_CHARACTERS], list(words), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    return f"; did you mean {(shown or {}).get(matches[0], matches[0])!r}?" if matches else ""
 
 
 def _escape(character: str) -> str:

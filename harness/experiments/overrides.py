@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -106,11 +105,7 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     if inner:
         return f"{name!r} has settings of its own; name one, such as {inner[0]}"
     group, _, leaf = name.rpartition(".")
-    leaves = {path.rpartition(".")[2]: path for path in reversed(names)}
-    groups = {path.rpartition(".")[0] for path in names}
-    near = difflib.get_close_matches(leaf[:100], leaves, n=1)
-    if near:
-        hint = f"; did you mean {leaves[near[0]]!r}?"
-    else:
-        hint = ("" if group in groups else did_you_mean(name, names)) or "; `settings` lists all of them"
-    return f"there is no setting {name!r}{hint}"
+    own = [path for path in names if path.startswith(f"{group}.")]
+    leaves = {path.rpartition(".")[2]: path for path in [*names[::-1], *own]}
+    hint = did_you_mean(leaf, leaves, shown=leaves) or ("" if own else did_you_mean(name, names))
+    return f"there is no setting {name!r}{hint or '; `settings` lists all of them'}"

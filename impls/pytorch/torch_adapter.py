@@ -105,14 +105,10 @@ class TorchModel:
         """Enqueue one update at `learning_rate`; waits for the device only to capture a CUDA graph."""
         self._updates += 1
         self.module.train()
-        with matmul_precision(self._products()):
+        with matmul_precision(self._training_setting() if self.few_row_counts else self.matmul_precision):
             self._train(batch, learning_rate)
 
-    def _products(self) -> str:
-        """Return the setting with which layers multiply float32 matrices now, in training or evaluation."""
-        return self._training_products() if self.few_row_counts and self.module.training else self.matmul_precision
-
-    def _training_products(self) -> str:
+    def _training_setting(self) -> str:
         return training_setting(self.matmul_precision, self._device)
 
     def _train(self, batch: Batch, learning_rate: float) -> None:
@@ -122,7 +118,7 @@ class TorchModel:
             features, indices = self._features(batch)
             target = self.to_device(batch.target_out.reshape(-1)[indices].astype(np.int64))
             output, smoothing = self.module.output, self._training.label_smoothing
-            with matmul_precision(self._training_products()):
+            with matmul_precision(self._training_setting()):
                 objective, nats = output_loss(features, output.weight, output.bias, target, smoothing)
         self._descend(objective, nats, max(len(indices), 1), learning_rate)
         self._count(len(indices))
@@ -290,7 +286,8 @@ class TransformerModel(TorchModel):
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
-        with_onednn = self._device.type == "cpu" and (self._precision == "bfloat16" or self._products() != "highest")
+        in_float32_by_mkl = self._precision == "float32" and torch.get_float32_matmul_precision() == "highest"
+        with_onednn = self._device.type == "cpu" and not in_float32_by_mkl
         packing = pack(
             batch,
             heads=self.module.heads,

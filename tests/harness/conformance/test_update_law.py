@@ -11,6 +11,8 @@ from small_models import BASE, subject
 
 import impls
 from harness.conformance import update_law
+from harness.conformance.assertions import LawViolated
+from harness.conformance.dropout_law import MaskReader, _rates
 from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import named
 from impls import registry
@@ -44,3 +46,21 @@ def test_label_smoothing_other_than_the_configured_one_breaks_law_1() -> None:
     (result,) = check(named("test_update_law:build_with_fixed_smoothing", fast=True), laws={1})
     assert not result.passed
     assert "totals.objective_nats" in result.detail
+
+
+def test_dropout_law_leaves_out_updates_that_show_no_mask_of_the_encoder() -> None:
+    masks, random = MaskReader(replace(BASE, dropout=0.3), {}), np.random.default_rng(0)
+    for update in range(200):
+        masks.reached.append(update % 4 > 0)
+        for site in masks.sites:
+            shown = masks.reached[-1] or site.gradient.startswith("decoder.")
+            site.masks.append((random.random(site.units.max() + 1) >= site.rate) & shown)
+        for side, kept in masks.embedding.items():
+            kept.append((random.random(BASE.width) >= 0.3) & (masks.reached[-1] or side == "target"))
+    _rates(masks)
+    masks.reached = [True] * 200
+    with pytest.raises(LawViolated, match="share of dropped units"):
+        _rates(masks)
+    masks.reached = [False] * 200
+    with pytest.raises(LawViolated, match="no update has a gradient in the encoder"):
+        _rates(masks)

@@ -39,6 +39,7 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
         ("recipe.dropot=0.3", "there is no setting 'recipe.dropot'; did you mean 'recipe.dropout'?"),
         ("recpie.dropout=0.3", "did you mean 'recipe.dropout'?"),
         ("recpie.dropot=0.3", "did you mean 'recipe.dropout'?"),
+        ("decoding.batch_sise=3", "did you mean 'decoding.batch_size'?"),
         ("recipe.zzz=1", "there is no setting 'recipe.zzz'; `settings` lists all of them"),
         ("recipe.dropout", "expected FIELD=VALUE"),
         ("recipe=3", "has settings of its own; name one, such as recipe."),
