@@ -55,14 +55,14 @@ def training_setting(name: str, device: torch.device) -> str:
 def _fastest_float32() -> str:
     """Return the setting with which this CPU multiplies large float32 matrices in float32 in the least time.
 
-    With "medium", torch takes the kernels of oneDNN, otherwise those of MKL. An AMD processor without AMX multiplies in
-    float32 with both, but MKL takes about twice as long there (measured on an AMD EPYC with AVX-512). oneDNN keeps
-    kernels for the sizes that it meets, so it suits products with few different sizes only: with attention's products
-    and any number of packed rows, a training grew to 4 GB.
+    With "medium", torch takes the kernels of oneDNN, otherwise those of MKL. An AMD processor with AVX-512 but without
+    AMX multiplies in float32 with both, but MKL takes about twice as long there. With AVX2 alone, it takes no longer
+    (both measured on an AMD EPYC). oneDNN keeps kernels for the sizes that it meets, so it suits products with few
+    different sizes only: with attention's products and any number of packed rows, a training grew to 4 GB.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
-    return "medium" if is_amd and not has_effect("medium", torch.device("cpu")) else "highest"
+    is_slow = str(capabilities.get("cpu_name", "")).startswith("AMD") and capabilities.get("avx512_f", False)
+    return "medium" if is_slow and not has_effect("medium", torch.device("cpu")) else "highest"
 
 
 def check_matmul_precision(name: str, *, precision: str, device: torch.device) -> None:

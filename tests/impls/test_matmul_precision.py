@@ -99,14 +99,15 @@ def test_products_of_training_are_in_float32_on_every_processor() -> None:
         assert max(float(((product - expected) / expected).abs().max()) for product in products) < 5e-6
 
 
-def test_onednn_multiplies_on_amd_processors_that_do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    for processor, rounds, setting in (
-        ("AMD EPYC", False, "medium"),
-        ("AMD EPYC", True, "highest"),
-        ("Intel Xeon", False, "highest"),
-        (None, False, "highest"),
+def test_onednn_multiplies_on_amd_processors_with_avx512_that_do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for processor, avx512, rounds, setting in (
+        ("AMD EPYC", True, False, "medium"),
+        ("AMD EPYC", True, True, "highest"),
+        ("AMD EPYC", False, False, "highest"),
+        ("Intel Xeon", True, False, "highest"),
+        (None, False, False, "highest"),
     ):
-        capabilities = {} if processor is None else {"cpu_name": processor}
+        capabilities = {} if processor is None else {"cpu_name": processor, "avx512_f": avx512}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda capabilities=capabilities: capabilities)
         monkeypatch.setattr(precision_module, "has_effect", lambda name, device, rounds=rounds: rounds)
         assert precision_module._fastest_float32.__wrapped__() == setting
