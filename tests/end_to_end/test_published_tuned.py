@@ -10,20 +10,25 @@ from pathlib import Path
 import numpy as np
 import published_pages
 import pytest
+import scipy
 from places import ROOT
 from published_records import section
 
+from harness.analysis.effects import CONFIDENCE, Interval
+from harness.analysis.evidence import metric_function, sentence_sums
+from harness.analysis.inference import combined_degrees, student
 from harness.analysis.leaderboard import TableAnalysis, analyse_bench
+from harness.analysis.significance import holm, shared_covariance, without_each_sentence
 from harness.cli import bench
 from harness.cli.main import main, parser
 from harness.experiments.specs import DataSpec
-from harness.reporting.formatting import between, bounds, number, signed
+from harness.reporting.formatting import between, bounds, number, p_value, signed
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TRAININGS
 
-FOLDER, CASED, CPU = (
-    ROOT / folder for folder in (published_pages.TUNED, published_pages.CASED, published_pages.TUNED_CPU)
+FOLDER, CASED, CPU, LEVERS = (
+    ROOT / getattr(published_pages, name) for name in ("TUNED", "CASED", "TUNED_CPU", "TUNED_LEVERS")
 )
 RUNS = run_store.records(FOLDER)
 ALL_ON_CPU = run_store.records(CPU)
@@ -39,6 +44,7 @@ OWN, GREEDY, NOT_DIVIDED = (
     for search in ((5, 1), (1, 1), (5, 0))
 )
 SECTION = " ".join(section("A strong recipe").split())
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 DIRECTIONS = ("de-en", "en-de")
 
 
@@ -161,33 +167,62 @@ def test_results_page_repeats_the_gain_over_the_earlier_settings() -> None:
     assert f"is {', '.join(chosen)} and {final} after 4, 8, 12 and 16 epochs, and the loss {losses[15]:.3f}" in SECTION
 
 
+def against_own(run: RunRecord) -> tuple[Interval, float]:
+    """Return the difference in BLEU of one run from the mean of `OWN`, with its interval and p-value.
+
+    The variance over seeds is that of `OWN`. Otherwise the method is that of `harness.analysis.inference`.
+    """
+    runs = [*OWN, run]
+    folder = {run.id: CPU for run in OWN} | {run.id: LEVERS}
+    sums = sentence_sums(runs, "bleu_sacre", lambda run: run_store.load_sentences(folder[run.id], run.id))
+    metric = metric_function("bleu_sacre")
+    assert sums is not None
+    assert metric is not None
+    *seeds, score = (run.scores["bleu_sacre"] or 0.0 for run in runs)
+    left_out = without_each_sentence([sums], metric)
+    changes = left_out[..., -1:] - left_out[..., :-1].mean(axis=-1, keepdims=True)
+    from_seeds = np.var(seeds, ddof=1) * (1 + 1 / len(seeds))
+    total = from_seeds + shared_covariance(changes)[0, 0]
+    degrees = combined_degrees(len(seeds) - 1.0, from_seeds, total)
+    difference, error = float(score - np.mean(seeds)), float(total**0.5)
+    half = float(student(degrees, CONFIDENCE)) * error
+    p = 2 * float(scipy.special.stdtr(degrees, -abs(difference) / error))
+    return Interval(label=run.id, mean=difference, low=difference - half, high=difference + half), p
+
+
 def test_results_page_repeats_what_each_setting_taken_back_changes() -> None:
-    levers = run_store.records(ROOT / published_pages.TUNED_LEVERS)
+    levers = run_store.records(LEVERS)
     (base,) = (run for run in levers if run in OWN)
     earlier, recipe = PRE_NORM[0].spec, RECIPES["tuned"]
     warmed = replace(TRAININGS["tuned"], batch_size=128, warmup_updates=earlier.training.warmup_updates)
     fields = ("positions", "dropout", "embedding_init", "norm_order")
-    one_back = [(replace(recipe, **{name: getattr(earlier.recipe, name)}), base.spec.training) for name in fields]
-    cells = []
-    for changed, training in [*one_back, (recipe, warmed)]:
-        (run,) = (run for run in levers if (run.spec.recipe, run.spec.training) == (changed, training))
-        assert replace(run.spec, recipe=recipe, training=base.spec.training) == base.spec
-        change = (run.scores["bleu_sacre"] or 0.0) - (base.scores["bleu_sacre"] or 0.0)
-        cells.append((signed(change, 1), f"{run.curve[-1].validation_loss:.3f}"))
-    assert len(levers) == 1 + len(cells)
-    (sinusoids, loss), *others = cells
     names = (
+        "sinusoids",
         "dropout 0.3",
         "embeddings of unit variance",
         "pre-norm",
-        "and batches of 128 with 1,000 updates of warm-up",
+        "batches of 128 and 1,000 updates of warm-up",
     )
-    listed = [f"{name} {change} and {loss}" for name, (change, loss) in zip(names, others, strict=True)]
-    assert f"sinusoids have {sinusoids} BLEU and a loss of {loss}, {', '.join(listed)}." in SECTION
-    assert (
-        f"{base.scores['bleu_sacre']:.1f} BLEU and the validation loss of {base.curve[-1].validation_loss:.3f}"
-        in SECTION
-    )
+    one_back = [(replace(recipe, **{name: getattr(earlier.recipe, name)}), base.spec.training) for name in fields]
+    runs = []
+    for changed, training in [*one_back, (recipe, warmed)]:
+        (run,) = (run for run in levers if (run.spec.recipe, run.spec.training) == (changed, training))
+        assert replace(run.spec, recipe=recipe, training=base.spec.training) == base.spec
+        runs.append(run)
+    assert len(levers) == 1 + len(runs)
+    assert {run.environment["commit"]["digest"] for run in [*OWN, *levers]} == {base.environment["commit"]["digest"]}
+    effects, p_values = zip(*map(against_own, runs), strict=True)
+    for run, name, effect, p in zip(runs, names, effects, holm(p_values), strict=True):
+        change = f"{signed(effect.mean, 1)} ({bounds(effect, 1)}; p {p_value(p)})"
+        assert f"| {name} | {change} | {run.curve[-1].validation_loss:.3f} |" in SECTION
+    pre_norm, sinusoids = effects[-2], effects[0]
+    assert f"with one seed, pre-norm changes BLEU by {signed(pre_norm.mean, 1)} ({bounds(pre_norm, 1)})." in README
+    lost = [f"{-(value or 0):.1f}" for value in (sinusoids.mean, sinusoids.high, sinusoids.low)]
+    assert "with one seed, sinusoids instead cost {} BLEU ({} to {}).".format(*lost) in README
+    losses, _ = curves(OWN)
+    deviation = np.std([run.scores["bleu_sacre"] or 0.0 for run in OWN], ddof=1)
+    assert f"mean validation loss is {losses[-1]:.3f}:" in SECTION
+    assert f"whose five seeds have a standard deviation of {deviation:.2f} BLEU" in SECTION
 
 
 def test_results_page_repeats_what_the_search_contributes() -> None:
