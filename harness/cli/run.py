@@ -129,7 +129,7 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     os.dup2(2, 1)
     with guard.interruptible():
         try:
-            payload = json.loads(sys.stdin.readline())
+            payload = json.loads(sys.stdin.buffer.readline())  # UTF-8 in every locale
             spec = spec_from_json(payload.pop("spec"))
             settings = ProcessSettings(**payload)
         except (KeyError, TypeError, json.JSONDecodeError) as error:

@@ -208,7 +208,11 @@ def git(*arguments: str) -> str | None:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the processor, the cores, the memory, the operating system and, for a CUDA device, the GPU."""
-    processor = _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    if sys.platform == "darwin":  # where Python's own answer is the same for all processors of one architecture
+        processor = _output("sysctl", "-n", "machdep.cpu.brand_string")
+    else:
+        processor = _table_value(Path("/proc/cpuinfo"), "model name")
+    processor = processor or platform.processor() or platform.machine()
     facts: dict[str, Any] = {
         "processor": processor or None,
         "cores": cores(),

@@ -17,7 +17,7 @@ def reset_peak() -> bool:
 
     Memory that the allocator keeps for later is first returned to the system; otherwise it would count as used.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # the last on Windows, which needs a library's name
         ctypes.CDLL(None).malloc_trim(0)
     try:
         CLEAR_REFS.write_text(RESET_PEAK, encoding="ascii")

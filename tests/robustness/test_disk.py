@@ -321,6 +321,7 @@ def test_write_system_limit_keeps_the_old_file(tmp_path: Path, limit: str, reaso
     assert sorted(contents(tmp_path)) == ["run/weights.safetensors"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
 def test_list_full_standard_output_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         process = harness("list", "--results", tmp_path, stdout=full)

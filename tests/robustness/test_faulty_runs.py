@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from faulty_runs import QUICK, FaultyRuns, all_end, faulty, until
 
@@ -188,8 +189,8 @@ def test_too_many_jobs_for_the_limit_on_open_files_raise(runs: FaultyRuns) -> No
 def test_200_failing_runs_leak_no_descriptors(runs: FaultyRuns) -> None:
     runs.patch.setattr(json_process.sys, "executable", "/bin/false")
     runs.execute(faulty("sound", seed=1000))
-    before = len(os.listdir("/proc/self/fd"))
+    before = psutil.Process().num_fds()
     outcome = runs.execute(*(faulty("sound", seed=seed) for seed in range(200)), jobs=8)
     assert [record.status for record in outcome.records] == ["failed"] * 200
     assert {record.reason for record in outcome.records} == {"its process ended with code 1; it printed nothing"}
-    assert until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert until(lambda: psutil.Process().num_fds() <= before)

@@ -28,7 +28,8 @@ MEMORY_BYTES = 3 * 2**30
 
 
 def limited() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if sys.platform == "linux":  # macOS refuses a limit below the addresses that every process reserves
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 

@@ -71,6 +71,13 @@ def test_run_has_and_records_its_environment(tmp_path: Path, monkeypatch: pytest
     assert "GOMP_SPINCOUNT" not in variables
 
 
+def test_run_is_read_as_utf_8_in_every_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
+    settings = RunSettings(note="für Übungen")
+    record = local.execute([spec()], tmp_path, jobs=1, stream=io.StringIO(), settings=settings).records[0]
+    assert (record.status, record.note) == ("completed", settings.note)
+
+
 def test_timeout_below_a_second_is_named(tmp_path: Path) -> None:
     settings = RunSettings(timeout_seconds=0.5, grace_seconds=30.0)
     runs = [spec("counting_model:build_slow")]

@@ -89,6 +89,13 @@ def test_other_devices_than_gpus_of_nvidia_are_those_of_torch(device: str, usabl
     assert machine.device_usable(device, "tensorflow") is (device == "cpu")
 
 
+def test_processor_on_macos_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("sysctl", "-n", "machdep.cpu.brand_string")
+    monkeypatch.setattr(machine.sys, "platform", "darwin")
+    monkeypatch.setattr(machine, "_output", lambda *words: "Apple M4" if words == command else None)
+    assert machine.machine()["processor"] == "Apple M4"
+
+
 def test_gpu_usable_asks_each_framework_once(monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
     monkeypatch.setattr(machine, "_succeeds", lambda code: not questions.append(code))
