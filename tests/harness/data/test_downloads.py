@@ -215,7 +215,8 @@ def test_fetch_second_address_replaces_a_failing_first(
 def test_fetch_without_network_fails_soon(
     fault: Any, reason: str, seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{closed_port()} {closed_port()}")
+    address = closed_port()  # two calls may return one port, and a failing host is named once
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{address} {address.replace('127.0.0.1', 'localhost')}")
     if fault is not None:
         monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=fault))
     started = time.monotonic()
