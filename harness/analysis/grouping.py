@@ -71,10 +71,9 @@ def stop_early(records: Iterable[RunRecord]) -> bool:
     return any(record.spec.training.patience is not None for record in records)
 
 
-def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Return the digests of the target vocabularies of some runs; a run without a digest adds none."""
-    digests = (record.fingerprints.get("target_vocabulary") for record in records)
-    return frozenset(digest for digest in digests if digest)
+def digests_of(name: str, records: Iterable[RunRecord]) -> frozenset[str]:
+    """Return the different digests of some runs by name, such as "target_vocabulary"; a run without one adds none."""
+    return frozenset(digest for record in records if (digest := record.fingerprints.get(name)))
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class RunTable:
         """
         if self.budget != "source":
             return frozenset()
-        digests = {row.label: target_vocabularies(row.records) for row in self.rows}
+        digests = {row.label: digests_of("target_vocabulary", row.records) for row in self.rows}
         values = [digest for row_digests in digests.values() for digest in row_digests]
         most = max(dict.fromkeys(values), key=values.count, default=None)
         return frozenset(label for label, row_digests in digests.items() if row_digests - {most})
