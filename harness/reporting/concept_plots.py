@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from harness.reporting import plot_style
 from harness.reporting.formatting import quantity
@@ -70,8 +70,8 @@ def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide"
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(8 if layout == "wide" else 2))
-    axes.xaxis.set_major_formatter(FuncFormatter(quantity))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(quantity)
+    axes.yaxis.set_major_formatter("{x:g}")
     plot_style.label_ends(axes, ends)
     return picture
 
