@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from harness.analysis.grouping import group_by
 from harness.reporting import plot_style
 from harness.reporting.formatting import quantity
 from harness.reporting.plot_style import FAINT, INK, NARROW, STYLES, Layout, Style, styled
@@ -50,12 +51,9 @@ def positions(table: npt.NDArray[Any], *, learned: bool, layout: Layout = "wide"
 @styled
 def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide") -> Figure:
     """Draw the learning rate of each variant over its updates; variants with the same training share a line."""
-    variants: dict[Training, list[str]] = {}
-    for name, training in trainings.items():
-        variants.setdefault(training, []).append(name)
     picture, (axes,) = plot_style.row_panels(layout, 10, 4.2, 1)
     ends: list[tuple[float, float, str, Style]] = []
-    for training, names in variants.items():
+    for training, names in group_by(trainings, trainings.__getitem__).items():
         updates = training.epochs * math.ceil(TRAINING_PAIRS / training.batch_size)
         points = np.unique(np.append(np.linspace(1, updates, 400).astype(int), [max(training.warmup_updates, 1)]))
         rates = [schedules.learning_rate(training, int(update)) for update in points]
