@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ablation_factory import pilot
 from hostile_text import HOSTILE_NAME
 from pages_factory import write
 from record_factory import broken, narrow, record, runs, with_digests
@@ -309,9 +310,13 @@ def test_no_chart_has_a_single_point() -> None:
     assert "## Scores" not in markdown([lone])
 
 
-def test_no_records_are_refused() -> None:
-    with pytest.raises(ValueError, match="no run records"):
-        bench_report.document([])
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [([], "no run records to report"), ([pilot(1e-3, [3.0])], "only pilots of a learning rate, which no table has")],
+)
+def test_records_without_a_table_are_refused_with_the_reason(records: list[RunRecord], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"there are {reason}; train something first: "):
+        bench_report.document(records)
 
 
 def test_scores_published_elsewhere_stand_beside_their_test_set_only() -> None:
