@@ -127,7 +127,7 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     parts = []
     for name, metric in ABLATION.items():
         effects = [effect for field in fields for effect in field.effects[name]]
-        smallest = detectable(study, effects) if effects else None
+        smallest = detectable(study, effects)
         if smallest is not None:
             parts.append(f"{metric.title} {smallest:.{metric.digits}f} {metric.unit}".rstrip())
     condition = assumption(len(study.seeds))
