@@ -91,7 +91,7 @@ def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -
     A row without any value, such as that of a run that failed before its training, has none. Of too many rows, the
     first and the best by the main metric have one.
     """
-    scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
+    scores = [-math.inf if (mean := row.mean(MAIN)) is None else mean for row in rows]
     best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
     styles = plot_style.row_styles(rows)
     shown = [
@@ -226,7 +226,7 @@ def scores(
     """
     picture, drawn = plot_style.row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
     metric = METRICS[names[0]]
-    costs = [-metric.sign * np.mean(list(row.by_seed(metric.name).values()) or [-metric.sign * np.inf]) for row in rows]
+    costs = [math.inf if (mean := row.mean(metric.name)) is None else -metric.sign * mean for row in rows]
     order = np.argsort(costs, kind="stable")
     styles = plot_style.row_styles(rows)
     for axes, name in zip(drawn, names, strict=True):
