@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.ablation_study import LEVELS, Changes, Study, StudyCell, differences, label, studies
@@ -92,6 +92,14 @@ class StudyEffects:
         if tuned is None or tuned.missing or tuned.effects is None or tuned.effects.study.differences:
             return self
         return tuned.effects
+
+    def each(self) -> Iterator[tuple[str, AblationEffect]]:
+        """Yield every effect on every metric with its kind: "level", "main effect" or "interaction"."""
+        kinds = [("level", same) for field in self.fields for same in field.effects.values()]
+        if self.factorial is not None:
+            kinds += [("main effect", same) for field in self.factorial.main for same in field.effects.values()]
+            kinds += [("interaction", same) for same in self.factorial.interactions.values()]
+        yield from ((kind, effect) for kind, same in kinds for effect in same)
 
 
 @dataclass(frozen=True)

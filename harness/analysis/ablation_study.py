@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import BATCHING, undeclared
-from harness.analysis.grouping import group_by, groups, rows, variant_order
+from harness.analysis.grouping import group_by, groups, measure, rows, variant_order
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
@@ -55,6 +55,11 @@ class StudyCell:
     def diverged(self) -> frozenset[int]:
         """The seeds whose runs diverged."""
         return frozenset(seed for seed, record in self.records.items() if record.status == "diverged")
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of the completed runs that have it, by ascending seed."""
+        values = [measure(self.records[seed], metric) for seed in sorted(self.completed)]
+        return [value for value in values if value is not None]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.analysis.fairness import Mismatch, find_mismatches
-from harness.analysis.grouping import group_by, target_vocabularies
+from harness.analysis.grouping import digests_of, group_by
 from harness.analysis.selection import Side, text_of
 from harness.experiments.run_names import flat_settings
 from harness.experiments.specs import Budget
@@ -95,7 +95,7 @@ def is_unpaired(difference: Mismatch) -> bool:
 
 def differ_in_target_vocabulary(sides: Sequence[Side]) -> bool:
     """Return whether the target vocabularies of sides differ, so that token-based metrics do not compare."""
-    return len(target_vocabularies(record for side in sides for record in side.records)) > 1
+    return len(digests_of("target_vocabulary", (record for side in sides for record in side.records))) > 1
 
 
 def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:

@@ -204,21 +204,15 @@ def _as_side(row: TableRow, results: Path) -> Side:
 
 def _metrics(sides: Sequence[Side], *, paired: bool, table_rows: Sequence[Side]) -> list[MetricComparison]:
     """Return every metric that a side has; `paired` is whether the sides have the same test sentences."""
-    other_vocabulary = differ_in_target_vocabulary(sides)
     same_vocabulary = [row for row in table_rows if not differ_in_target_vocabulary([*sides, row])]
-    comparisons = []
-    for metric in COMPARISON.values():
-        if all(measure(run.record, metric.name) is None for side in sides for run in side.completed.values()):
-            continue
-        not_compared = "the sides have different target words" if other_vocabulary and metric.token_based else ""
-        further = same_vocabulary if metric.token_based else table_rows
-        comparisons.append(_metric(sides, metric, not_compared, paired=paired, table_rows=further))
-    return comparisons
+    return [
+        _metric(sides, metric, paired=paired, table_rows=same_vocabulary if metric.token_based else table_rows)
+        for metric in COMPARISON.values()
+        if any(measure(run.record, metric.name) is not None for side in sides for run in side.completed.values())
+    ]
 
 
-def _metric(
-    sides: Sequence[Side], metric: Metric, not_compared: str, *, paired: bool, table_rows: Sequence[Side]
-) -> MetricComparison:
+def _metric(sides: Sequence[Side], metric: Metric, *, paired: bool, table_rows: Sequence[Side]) -> MetricComparison:
     def evidence_of(group: Sequence[Side]) -> list[Evidence]:
         return [
             row_evidence(side.letter, side.records, metric.name, side.sentences if paired else None) for side in group
@@ -226,26 +220,11 @@ def _metric(
 
     evidence, function, not_tested = evidence_of(sides), metric_function(metric.name), _not_tested(sides, metric)
     intervals = tuple(statistics.interval(row, function, scale=metric.scale) for row in evidence)
-    incomplete = [side.letter for side in sides if not side.completed]
-    lacking = [
-        side.letter
-        for side in sides
-        if any(measure(run.record, metric.name) is None for run in side.completed.values())
-    ]
-    if len(sides) > statistics.MOST_ROWS:
-        not_compared = f"more than {statistics.MOST_ROWS} sides"
-    elif lacking:
-        not_compared = f"not in every record of {', '.join(lacking)}"
-    elif incomplete:
-        not_compared = f"no run of {', '.join(incomplete)} completed"
-    seeds = set.intersection(*(set(side.seeds) for side in sides))
-    if not seeds and all(len(side.seeds) == 1 for side in sides):
-        # Single runs with different seeds: tested over sentences, which need no common seed.
-        evidence, table_rows = [replace(row, seeds=sides[0].seeds) for row in evidence], ()
-    elif not seeds:
-        not_compared = not_compared or "the sides have no seed in common"
-    if not_compared:
+    if not_compared := _not_compared(sides, metric):
         return MetricComparison(metric, intervals, not_compared=not_compared, not_tested=not_tested)
+    seeds = _common_seeds(sides)
+    if not seeds:  # single runs: tested over sentences, which need no common seed
+        evidence, table_rows = [replace(row, seeds=sides[0].seeds) for row in evidence], ()
     # The other rows may have thousands of runs: copies, of one row at a time, keep no files in memory.
     copies = (replace(side, runs=tuple(map(replace, side.runs))) for side in table_rows)
     rows = [row for side in copies for row in evidence_of([side]) if row.seeds]
@@ -257,6 +236,25 @@ def _metric(
         untested = (replace(pair, p=None, p_holm=None, significant=False) for pair in table.differences)
         table = replace(table, differences=tuple(untested), tests=0, detectable=None)
     return MetricComparison(metric, intervals, table, reported, not_tested=not_tested)
+
+
+def _not_compared(sides: Sequence[Side], metric: Metric) -> str:
+    """Return the reason why a metric is not compared; empty if it is."""
+    if len(sides) > statistics.MOST_ROWS:
+        return f"more than {statistics.MOST_ROWS} sides"
+    values = {side.letter: [measure(run.record, metric.name) for run in side.completed.values()] for side in sides}
+    if lacking := [letter for letter, of_side in values.items() if None in of_side]:
+        return f"not in every record of {', '.join(lacking)}"
+    if without_runs := [letter for letter, of_side in values.items() if not of_side]:
+        return f"no run of {', '.join(without_runs)} completed"
+    if metric.token_based and differ_in_target_vocabulary(sides):
+        return "the sides have different target words"
+    are_single = all(len(side.seeds) == 1 for side in sides)
+    return "" if are_single or _common_seeds(sides) else "the sides have no seed in common"
+
+
+def _common_seeds(sides: Sequence[Side]) -> set[int]:
+    return set.intersection(*(set(side.seeds) for side in sides))
 
 
 def _not_tested(sides: Sequence[Side], metric: Metric) -> str:

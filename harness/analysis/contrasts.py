@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from harness.analysis import statistics
-from harness.analysis.ablation_study import LEVELS, Changes, Study, StudyCell, label
+from harness.analysis.ablation_study import LEVELS, Changes, Study, label
 from harness.analysis.effects import Conclusion, Effect
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
-from harness.analysis.grouping import group_by, measure
+from harness.analysis.grouping import group_by
 from harness.analysis.metric_registry import ABLATION
 from harness.analysis.scales import Scale
 
@@ -89,22 +90,17 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
     if not effects:
         return None
     metric = effects[0].metric
-    measured = _measured(study.cells[:1], metric)
+    measured = study.cells[0].values(metric)
     if not measured:
         return None
     scale = _scale(study, metric)
-    level = float(scale.forward(sum(measured) / len(measured)))
+    level = float(scale.forward(fmean(measured)))
     return statistics.median_detectable(effects, scale, level)
 
 
 def _scale(study: Study, metric: str) -> Scale:
     """Return the scale of all effects on a metric: a score at an end of the range in one recipe decides for all."""
-    return ABLATION[metric].scale.suited_to(_measured(study.cells, metric))
-
-
-def _measured(cells: Sequence[StudyCell], metric: str) -> list[float]:
-    values = [measure(cell.records[seed], metric) for cell in cells for seed in cell.completed]
-    return [value for value in values if value is not None]
+    return ABLATION[metric].scale.suited_to([value for cell in study.cells for value in cell.values(metric)])
 
 
 def contrast(

@@ -1,4 +1,4 @@
-"""The results of the statistics: intervals, effects, conclusions, tables and bands."""
+"""The results of the statistics: intervals, effects, conclusions and tables of differences."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from harness.analysis import significance
 from harness.analysis.caveats import FEW_SENTENCES, few_sentences
-from harness.analysis.grouping import measure
+from harness.analysis.grouping import digests_of, measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import METRICS
 from harness.analysis.scales import END_OF_SCORES, Reals, Scale
@@ -77,13 +77,8 @@ def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentence
     finished = [record for record in records if record.status in run_store.FINISHED]
     values = tuple(measure(record, metric) if record.status == "completed" else None for record in finished)
     sums = sentence_sums(finished, metric, sentences) if sentences else None
-    return Evidence(label, tuple(record.spec.seed for record in finished), values, sums, trained_weights(finished))
-
-
-def trained_weights(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Return the digests of the trained weights of some runs; a run without a digest adds none."""
-    digests = (record.fingerprints.get("trained_weights") for record in records)
-    return frozenset(digest for digest in digests if digest)
+    seeds = tuple(record.spec.seed for record in finished)
+    return Evidence(label, seeds, values, sums, digests_of("trained_weights", finished))
 
 
 # Sentence statistics --------------------------------------------------------------------------------------------------

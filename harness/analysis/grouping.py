@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from harness.analysis.caveats import of_test_set
 from harness.analysis.row_labels import changed_fields, is_reduced, row_labels, with_own_data
 from harness.experiments.serialization import canonical_json, to_json
-from harness.experiments.specs import Budget, RunSpec
+from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.storage.records import RunRecord
 from harness.text import count, first_few, short_line
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
@@ -71,10 +71,9 @@ def stop_early(records: Iterable[RunRecord]) -> bool:
     return any(record.spec.training.patience is not None for record in records)
 
 
-def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Return the digests of the target vocabularies of some runs; a run without a digest adds none."""
-    digests = (record.fingerprints.get("target_vocabulary") for record in records)
-    return frozenset(digest for digest in digests if digest)
+def digests_of(name: str, records: Iterable[RunRecord]) -> frozenset[str]:
+    """Return the different digests of some runs by name, such as "target_vocabulary"; a run without one adds none."""
+    return frozenset(digest for record in records if (digest := record.fingerprints.get(name)))
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class RunTable:
         """
         if self.budget != "source":
             return frozenset()
-        digests = {row.label: target_vocabularies(row.records) for row in self.rows}
+        digests = {row.label: digests_of("target_vocabulary", row.records) for row in self.rows}
         values = [digest for row_digests in digests.values() for digest in row_digests]
         most = max(dict.fromkeys(values), key=values.count, default=None)
         return frozenset(label for label, row_digests in digests.items() if row_digests - {most})
@@ -263,16 +262,18 @@ def _unique(records: Iterable[RunRecord]) -> list[RunRecord]:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _table_key(record: RunRecord) -> tuple[Any, ...]:
-    spec, data = record.spec, record.spec.data
+def key_of_test_set(data: DataSpec) -> tuple[str, ...]:
+    """Return what tells test sets apart: corpus, own files or the seed of captions, direction and test split."""
     corpus = canonical_json(to_json(data.files)) if data.files else str(data.seed if data.corpus == "captions" else "")
+    return data.corpus, corpus, data.direction, data.test_split
+
+
+def _table_key(record: RunRecord) -> tuple[Any, ...]:
+    spec = record.spec
     return (
         spec.budget,
-        data.corpus,
-        corpus,
-        data.direction,
-        data.test_split,
-        data.training_pairs or 0,
+        *key_of_test_set(spec.data),
+        spec.data.training_pairs or 0,
         spec.updates or 0,
         _is_joint(spec),
         _batching(spec),

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from harness.analysis import statistics
 from harness.analysis.effects import Difference
-from harness.analysis.evidence import Evidence, sentence_sums, trained_weights
+from harness.analysis.evidence import Evidence, sentence_sums
+from harness.analysis.grouping import digests_of
 from harness.analysis.metric_registry import MAIN
 from harness.analysis.scales import LOGIT, Reals
 from harness.analysis.selection import Side
@@ -177,7 +178,7 @@ def _subsets(
     for _, _, sums in subsets:
         values = [metric(array.sum(axis=1, dtype=np.float64)).tolist() for array in sums]
         evidence = [
-            Evidence(side.letter, tuple(seeds), tuple(by_seed), array, trained_weights(side.records))
+            Evidence(side.letter, tuple(seeds), tuple(by_seed), array, digests_of("trained_weights", side.records))
             for side, by_seed, array in zip(sides, values, sums, strict=True)
         ]
         scores.append(tuple(math.fsum(by_seed) / len(by_seed) for by_seed in values))

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +22,7 @@ POOL = 100
 Lengths = Sequence[tuple[int, int]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Expected:
     """What a run must have consumed, computed from the corpus.
 
@@ -33,10 +33,10 @@ class Expected:
         statistics: Those of `harness.data.batch_digest.ConsumedBatches`.
     """
 
-    marks: dict[int, str] = field(default_factory=dict)
-    tokens: dict[int, int] = field(default_factory=dict)
-    updates_per_epoch: int = 0
-    statistics: dict[str, float] = field(default_factory=dict)
+    marks: dict[int, str]
+    tokens: dict[int, int]
+    updates_per_epoch: int
+    statistics: dict[str, float]
 
 
 def expected(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> Expected:
@@ -45,12 +45,11 @@ def expected(split: Split, training: Training, *, seed: int, updates: Collection
     The digest of a batch includes that of the batches before it.
     """
     lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
-    result = Expected(updates_per_epoch=len(_epoch(lengths, training, seed, 0)))
     parts = split.source, [ids[:-1] for ids in split.target], [ids[1:] for ids in split.target]
     epochs = (_epoch(lengths, training, seed, epoch) for epoch in itertools.count())
-    batches, marks = itertools.islice(itertools.chain.from_iterable(epochs), max(updates)), {*MARKS, *updates}
+    batches, marked = itertools.islice(itertools.chain.from_iterable(epochs), max(updates)), {*MARKS, *updates}
     hashed, tokens, sizes = hashlib.sha256(), np.zeros(2, int), np.zeros(2, int)
-    tokens_of_updates = []
+    marks, tokens_so_far, tokens_of_updates = {}, {}, []
     for number, rows in enumerate(batches, start=1):
         source, target_in, target_out = (_padded(part, rows) for part in parts)
         hashed = hashlib.sha256(hashed.digest())
@@ -59,16 +58,16 @@ def expected(split: Split, training: Training, *, seed: int, updates: Collection
         of_update = [sum(lengths[row][0] for row in rows), sum(lengths[row][1] - 1 for row in rows)]
         tokens, sizes = tokens + of_update, sizes + [source.size, target_out.size]
         tokens_of_updates.append(of_update[1])
-        if number in marks:
-            result.marks[number], result.tokens[number] = hashed.hexdigest(), int(tokens[1])
+        if number in marked:
+            marks[number], tokens_so_far[number] = hashed.hexdigest(), int(tokens[1])
     source_padding, target_padding = (1 - tokens / sizes).tolist()
-    result.statistics = {
+    statistics = {
         "source_padding_rate": source_padding,
         "target_padding_rate": target_padding,
         "fewest_update_tokens": min(tokens_of_updates),
         "most_update_tokens": max(tokens_of_updates),
     }
-    return result
+    return Expected(marks, tokens_so_far, len(_epoch(lengths, training, seed, 0)), statistics)
 
 
 def _padded(sentences: Sequence[Ids], rows: Sequence[int]) -> Ids:

@@ -47,8 +47,6 @@ NATS = 1e-4
 SUMS = 1e-5
 """Relative tolerance between summed losses of training without dropout and of evaluation."""
 
-_Indices = npt.NDArray[np.intp]
-
 
 def shapes(subject: ModelUnderTest) -> str:
     """1: shapes, types and counts are right, the methods agree with one another, and all numbers are finite."""
@@ -228,7 +226,7 @@ def _widened(ids: Ids, columns: int) -> Ids:
     return np.pad(ids, ((0, 0), (0, columns)), constant_values=PAD)
 
 
-def rows_of(batch: Batch, rows: _Indices) -> Batch:
+def rows_of(batch: Batch, rows: npt.NDArray[np.intp]) -> Batch:
     """Return some sentences of a batch."""
     return mapped(batch, lambda ids: ids[rows])
 

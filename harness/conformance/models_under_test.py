@@ -254,16 +254,14 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
     """
     loaded = registry.load(variant) if ":" in variant else registry.recipe(variant)
     describe = json.dumps({"variant": variant, "framework": framework, "device": device, "fast": fast})
-    source_vocabulary_size, target_vocabulary_size = SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
-    max_length, fixed = LONGEST, False
+    sizes, max_length, fixed = (SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE), LONGEST, False
     if isinstance(loaded, Recipe):
         small: dict[str, Any] = SIZES[loaded.family]
         recipe: Recipe = replace(loaded, **small)
         if getattr(recipe, "tying", "none") == "all":
-            target_vocabulary_size = source_vocabulary_size
+            sizes = (SOURCE_VOCABULARY_SIZE,) * 2
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-            sizes = (source_vocabulary_size, target_vocabulary_size)
             settings: dict[str, Any] = {"framework": framework, "seed": seed, "device": device}
             return impls.build(with_dropout(recipe, dropout), *sizes, training=training, **settings)
     else:
@@ -272,11 +270,10 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
             settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
-            return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
+            return _built(variant, *sizes, **settings)
 
         max_length = min(registry.max_length(build(Training(), 0, 0.0)) or LONGEST, MOST_POSITIONS)
-    sizes = (source_vocabulary_size, target_vocabulary_size, max_length)
-    return ModelUnderTest(build, *sizes, describe, fixed, fast, _file(variant))
+    return ModelUnderTest(build, *sizes, max_length, describe, fixed, fast, _file(variant))
 
 
 def _built(variant: str, *sizes: int, **settings: Any) -> Seq2SeqModel:

@@ -249,10 +249,7 @@ def limits(analysis: Analysis) -> list[str]:
 def _seed_limit(studies: Sequence[StudyEffects]) -> str:
     if {len(effects.study.seeds) for effects in studies} == {1}:
         return "Each recipe ran once, so seed noise is unknown and no effect is marked as significant."
-    fields = [*(field for effects in studies for field in effects.fields)]
-    fields += [field for effects in studies if effects.factorial for field in effects.factorial.main]
-    effects_of_all = [effect for field in fields for same in field.effects.values() for effect in same]
-    tested = [effect for effect in effects_of_all if effect.tested == "seeds"]
+    tested = [effect for effects in studies for _, effect in effects.each() if effect.tested == "seeds"]
     if not tested:
         return f"There is no interval and no test: they need {LEAST_SEEDS} seeds of the base and a recipe."
     seeds = sorted({effect.n for effect in tested})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from harness.analysis.ablation import FieldEffects
 from harness.analysis.ablation_study import Study
@@ -54,7 +54,7 @@ def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) 
     reach = (1.15 * min(max(ends), LARGEST_REACH * sizes[len(sizes) // 2]) if sizes else 0.0) or 1.0
     axes.set_xlim(-reach, reach)
     axes.axvline(0, color=INK, lw=1.0, zorder=1)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0"))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0")
     y = 0
     for field in fields:
         axes.axhspan(y - 0.5, y + 0.5, color="#EEEEEE", lw=0, zorder=0)

@@ -128,9 +128,8 @@ def sections(analysis: Analysis) -> list[Block]:
 
 def _has_effect(effects: StudyEffects) -> bool:
     """Return whether an effect is known, or a recipe has diverged. Recipes without a common seed have no effect."""
-    fields = (*effects.fields, *(effects.factorial.main if effects.factorial else ()))
-    known = any(effect.mean is not None for field in fields for same in field.effects.values() for effect in same)
-    return known or (bool(fields) and any(cell.diverged for cell in effects.study.cells))
+    has_diverged = any(cell.diverged for cell in effects.study.cells)
+    return any(has_diverged or effect.mean is not None for _, effect in effects.each())
 
 
 def _figures(analysis: Analysis) -> list[Block]:
@@ -222,12 +221,7 @@ def _csv_rows(effects: StudyEffects) -> Iterator[dict[str, Any]]:
     tuned = effects.tuned.effects if effects.tuned is not None else None
     for rates, part in (("untuned", effects), ("tuned", tuned)):
         if part is not None:
-            kinds = [("level", same) for field in part.fields for same in field.effects.values()]
-            if part.factorial:
-                kinds += [("main effect", same) for field in part.factorial.main for same in field.effects.values()]
-                kinds += [("interaction", same) for same in part.factorial.interactions.values()]
-            for kind, same in kinds:
-                yield from (_csv_row(part, kind, effect) | {"learning_rates": rates} for effect in same)
+            yield from (_csv_row(part, kind, effect) | {"learning_rates": rates} for kind, effect in part.each())
 
 
 def _csv_row(effects: StudyEffects, kind: str, effect: AblationEffect) -> dict[str, Any]:

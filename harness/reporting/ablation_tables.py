@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from harness.analysis.ablation import Factorial, FieldEffects, Rank, StudyEffects, Tuned
 from harness.analysis.ablation_study import Changes, Study, StudyCell
@@ -62,9 +63,8 @@ def base_row(study: Study) -> LevelRow:
     base = study.cells[0]
     cells = {}
     for name, metric in ABLATION.items():
-        seeds = (measure(base.records[seed], name) for seed in sorted(base.completed))
-        values = [value for value in seeds if value is not None]
-        cells[name] = f"{sum(values) / len(values):,.{metric.digits}f}" if values else MISSING
+        values = base.values(name)
+        cells[name] = number(fmean(values) if values else None, metric.digits)
     variant = short_line(study.variant)
     return LevelRow("base", variant, (), len(base.completed), cells, _parameters([base]), status(base))
 
@@ -127,7 +127,7 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     parts = []
     for name, metric in ABLATION.items():
         effects = [effect for field in fields for effect in field.effects[name]]
-        smallest = detectable(study, effects) if effects else None
+        smallest = detectable(study, effects)
         if smallest is not None:
             parts.append(f"{metric.title} {smallest:.{metric.digits}f} {metric.unit}".rstrip())
     condition = assumption(len(study.seeds))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.analysis.comparability import machine
 from harness.analysis.comparison import Comparison, LargestDifferences, MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
-from harness.analysis.grouping import BUDGETS, record_notes, statuses
+from harness.analysis.grouping import BUDGETS, group_by, record_notes, statuses
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
@@ -188,11 +188,9 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
 
 
 def _not_compared(metrics: Sequence[MetricComparison]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for metric in metrics:
-        if metric.not_compared:
-            reasons.setdefault(metric.not_compared, []).append(metric.definition.heading)
-    return [f"Not compared ({', '.join(names)}): {reason}." for reason, names in reasons.items()]
+    by_reason = group_by(metrics, lambda metric: metric.not_compared)
+    headings = {reason: ", ".join(metric.definition.heading for metric in same) for reason, same in by_reason.items()}
+    return [f"Not compared ({names}): {reason}." for reason, names in headings.items() if reason]
 
 
 def _matrices(comparison: Comparison) -> list[Block]:

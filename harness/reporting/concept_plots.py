@@ -16,8 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from harness.analysis.grouping import group_by
 from harness.reporting import plot_style
 from harness.reporting.formatting import quantity
 from harness.reporting.plot_style import FAINT, INK, NARROW, STYLES, Layout, Style, styled
@@ -50,12 +51,9 @@ def positions(table: npt.NDArray[Any], *, learned: bool, layout: Layout = "wide"
 @styled
 def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide") -> Figure:
     """Draw the learning rate of each variant over its updates; variants with the same training share a line."""
-    variants: dict[Training, list[str]] = {}
-    for name, training in trainings.items():
-        variants.setdefault(training, []).append(name)
     picture, (axes,) = plot_style.row_panels(layout, 10, 4.2, 1)
     ends: list[tuple[float, float, str, Style]] = []
-    for training, names in variants.items():
+    for training, names in group_by(trainings, trainings.__getitem__).items():
         updates = training.epochs * math.ceil(TRAINING_PAIRS / training.batch_size)
         points = np.unique(np.append(np.linspace(1, updates, 400).astype(int), [max(training.warmup_updates, 1)]))
         rates = [schedules.learning_rate(training, int(update)) for update in points]
@@ -70,8 +68,8 @@ def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide"
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(8 if layout == "wide" else 2))
-    axes.xaxis.set_major_formatter(FuncFormatter(quantity))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(quantity)
+    axes.yaxis.set_major_formatter("{x:g}")
     plot_style.label_ends(axes, ends)
     return picture
 

@@ -20,7 +20,7 @@ import scipy
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from harness.analysis.grouping import TableRow
@@ -254,14 +254,7 @@ def logarithmic(axes: Axes, which: Literal["x", "y"], *, ticks: int = 12) -> Non
     linear = high / low < 4 or (high / low < 5 and np.sum((low <= values) & (values <= high)) < 2)
     axis.set_major_locator(MaxNLocator(min(ticks, 6)) if linear else LogLocator(subs=subs, numticks=ticks))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(quantity))
-
-
-def say(axes: Axes, sentence: str) -> None:
-    """Write a sentence into axes without data."""
-    axes.text(0.5, 0.5, textwrap.fill(sentence, 40), ha="center", va="center", color=FAINT, transform=axes.transAxes)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axis.set_major_formatter(quantity)
 
 
 def series(label: str, tip: str = "") -> str:

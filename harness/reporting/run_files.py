@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.grouping import BUDGETS, RunTable, distinct, group_by
+from harness.analysis.grouping import BUDGETS, RunTable, distinct, group_by, key_of_test_set
 from harness.evaluation import metrics
-from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
 from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn, explorer, packed
 from harness.reporting.word_alignment import align
@@ -47,14 +46,7 @@ MOST_WEIGHTS = 200_000
 
 def translations(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts) -> list[dict[str, Any]]:
     """Return the explorer of each test set that two runs with the same seed have stored translations of."""
-
-    def test_set(table: RunTable) -> str:
-        data = table.records[0].spec.data
-        files = to_json(data.files) if data.files else None
-        seed = data.seed if data.corpus == "captions" else None
-        return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
-
-    test_sets = group_by(tables, test_set)
+    test_sets = group_by(tables, lambda table: key_of_test_set(table.records[0].spec.data))
     room_bytes = ROOM_BYTES // max(len(test_sets), 1)
     return list(filter(None, (_explorer(same, stored, texts, room_bytes) for same in test_sets.values())))
 

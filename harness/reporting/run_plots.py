@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from harness.analysis.effects import Interval
+from harness.analysis.evidence import number_or_nan
 from harness.analysis.grouping import TableRow
 from harness.analysis.metric_registry import MAIN, METRICS, Metric
 from harness.analysis.scales import Reals, Scale
@@ -90,7 +91,7 @@ def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -
     A row without any value, such as that of a run that failed before its training, has none. Of too many rows, the
     first and the best by the main metric have one.
     """
-    scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
+    scores = [-math.inf if (mean := row.mean(MAIN)) is None else mean for row in rows]
     best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
     styles = plot_style.row_styles(rows)
     shown = [
@@ -106,12 +107,8 @@ def panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -
 
 
 def _curve(row: TableRow, field: str, scale: Scale) -> Reals:
-    seeds = [[_finite(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
-    return bands([values for values in seeds if values.count(None) < len(values)], scale=scale)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    seeds = [[number_or_nan(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
+    return bands([values for values in seeds if not np.isnan(values).all()], scale=scale)
 
 
 @styled
@@ -159,8 +156,8 @@ def _draw(axes: Axes, panel: Panel, chart: CurveChart) -> None:
             axes.fill_between(indices + 1, lows[indices], highs[indices], color=colour, alpha=0.16, lw=0)
         _line(axes, panel.curves[field], color=colour, linestyle=dashes, lw=1.7, zorder=3)
     for record in panel.row.records:
-        values = ((epoch.epoch, _finite(getattr(epoch, next(iter(chart.lines))))) for epoch in record.curve)
-        known = [(epoch, value) for epoch, value in values if value is not None]
+        values = ((epoch.epoch, number_or_nan(getattr(epoch, next(iter(chart.lines))))) for epoch in record.curve)
+        known = [point for point in values if not math.isnan(point[1])]
         if record.status != "completed" and known:
             axes.plot(*known[-1], marker="x", ms=9, mew=2.2, color=colour, ls="none", zorder=4)
 
@@ -229,7 +226,7 @@ def scores(
     """
     picture, drawn = plot_style.row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
     metric = METRICS[names[0]]
-    costs = [-metric.sign * np.mean(list(row.by_seed(metric.name).values()) or [-metric.sign * np.inf]) for row in rows]
+    costs = [math.inf if (mean := row.mean(metric.name)) is None else -metric.sign * mean for row in rows]
     order = np.argsort(costs, kind="stable")
     styles = plot_style.row_styles(rows)
     for axes, name in zip(drawn, names, strict=True):
@@ -261,7 +258,7 @@ def _dots(
     margin = 0.1 * max(high - low, 0.5)
     axes.set_xlim(low - margin, high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     for index, (row, label, style) in enumerate(rows):
         axes.axhline(index, color="#EEEEEE", lw=0.8, zorder=0)
         seeds = list(row.by_seed(name).values())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from harness.reporting import plot_style
 from harness.reporting.formatting import quantity, significant_digits
@@ -79,7 +80,7 @@ def training(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
         axes.margins(x=0.12 if layout == "wide" else 0.3)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6 if layout == "wide" else 4))
-        axes.xaxis.set_major_formatter(FuncFormatter(quantity))
+        axes.xaxis.set_major_formatter(quantity)
     plot_style.name_rows(drawn, layout, [subject.name for subject, _ in timed])
     if any(shares):
         drawn[1].set_xlim(0, max(100, *(1.05 * share[2] for share in shares if share)))
@@ -214,7 +215,9 @@ def scaling(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 def _growth(axes: Axes, scaling: Scaling) -> None:
     axes.set_title(AXES[scaling.axis].capitalize())
     if not scaling.points:
-        plot_style.say(axes, short_line(scaling.reason, longest=160) or "not measured")
+        reason = textwrap.fill(short_line(scaling.reason, longest=160) or "not measured", 40)
+        axes.text(0.5, 0.5, reason, ha="center", va="center", color=FAINT, transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
         return
     points = sorted(scaling.points, key=lambda point: point.size)
     sizes, costs = [point.size for point in points], [1_000 * point.seconds.median for point in points]

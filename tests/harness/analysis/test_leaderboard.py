@@ -64,11 +64,6 @@ def test_rank_interval_covers_rows_that_are_not_significantly_different() -> Non
     assert board.against_best(board.ranking[-1]) is Conclusion.WORSE
 
 
-def test_one_seed_without_sentences_is_not_tested() -> None:
-    board = leaderboard(5.0, 0.0, seeds=1)
-    assert board.against_best(board.ranking[1]) is Conclusion.NOT_TESTED
-
-
 def test_one_seed_with_equal_sentences_has_no_tie_and_no_rank_interval(tmp_path: Path) -> None:
     """Other seeds might differ, so that the sentences of one seed show no tie."""
     records = [

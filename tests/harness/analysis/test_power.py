@@ -15,16 +15,12 @@ from harness.analysis.power import DifferenceNoise, detectable_with, estimate_no
 from harness.storage.records import RunRecord
 
 
-@pytest.mark.parametrize("degrees", [2, 4, 12, 200])
+@pytest.mark.parametrize("degrees", [2, 4, 12, 200, 1e9])
 @pytest.mark.parametrize("comparisons", [1, 21])
-def test_detectable_difference_has_a_power_of_80_percent(degrees: int, comparisons: int) -> None:
+def test_detectable_difference_has_a_power_of_80_percent(degrees: float, comparisons: int) -> None:
     limit = scipy.stats.t.ppf(1 - 0.025 / comparisons, degrees)
     difference = detectable(2.0, degrees, comparisons)
     assert scipy.stats.nct.sf(limit, degrees, difference / 2) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_detectable_with_many_degrees_is_normal() -> None:
-    assert detectable(1.0, 1e9, 1) == pytest.approx(1.959964 + 0.841621, abs=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "seed_degrees"), [(3, 3), (7, 6 * 3)])

@@ -6,7 +6,6 @@ By default the laws run on the combined recipes and on the variants, on small ba
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from faults import planted
 from realistic_faults import REALISTIC, REALISTIC_SEARCHES, BlindToEarlierTargetWords
 from small_models import (
@@ -27,6 +27,7 @@ from small_models import (
     combinations,
     subject,
 )
+from torch import nn
 from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
@@ -71,6 +72,43 @@ def builder_without_dropout(*sizes: int, **settings: Any) -> Seq2SeqModel:
 
 def builder_of_long_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
     return impls.build(replace(ONE_LAYER, max_length=300), *sizes, **settings)
+
+
+class ModelThatRaises(nn.Module):
+    """Accepts the two sentences that `impls.wrap` tries, and no more."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(1, words)
+
+    def encode(self, source: Any) -> Any:
+        return source
+
+    def decode(self, memory: Any, target_in: Any) -> Any:
+        if len(memory) > 2:
+            raise IndexError("too many")
+        return self.positions.weight[None].expand(len(memory), target_in.shape[1], -1) + 0.0
+
+
+class OneScale(nn.Module):
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, 8)
+        self.scale = nn.Parameter(torch.tensor([1e4]))  # rounding hides small differences
+
+    def encode(self, source: Any) -> Any:
+        return source
+
+    def decode(self, memory: Any, target_in: Any) -> Any:
+        return self.embedding(target_in) @ self.embedding.weight.T * self.scale / 1e4
+
+
+def builder_of_a_model_that_raises(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: ModelThatRaises(sizes[1]), *sizes, **settings)
+
+
+def builder_of_one_scale(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: OneScale(sizes[1]), *sizes, **settings)
 
 
 def results(
@@ -298,61 +336,15 @@ def test_error_of_a_tensorflow_graph_says_what_failed_and_its_law_what_usually_b
     assert diagnosis([LawResult(7, "reordering", False, detail, raised=True)]) == f"Start with law 7: {CAUSES[7]}"
 
 
-def test_law_that_raises_names_the_line_of_the_external_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = """
-        import torch
-
-        import impls
-
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.positions = torch.nn.Embedding(1, 41)
-
-            def encode(self, source):
-                return source
-
-            def decode(self, memory, target_in):
-                if len(memory) > 2:  # impls.wrap tries two sentences
-                    raise IndexError("too many")
-                return self.positions.weight[None].expand(len(memory), target_in.shape[1], -1) + 0.0
-
-        def build(*sizes, training, seed, device, precision):
-            return impls.wrap(Model, *sizes, training=training, seed=seed, device=device, precision=precision)
-    """
-    (tmp_path / "raising_model.py").write_text(textwrap.dedent(module), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (result,) = check(named("raising_model:build", fast=True), laws={2})
+def test_law_that_raises_names_the_line_of_the_external_model() -> None:
+    (result,) = check(named("test_laws:builder_of_a_model_that_raises", fast=True), laws={2})
     assert result.raised
-    assert result.detail.endswith("IndexError: too many (raising_model.py, line 16)")
+    line = ModelThatRaises.decode.__code__.co_firstlineno + 2
+    assert result.detail.endswith(f"IndexError: too many (test_laws.py, line {line})")
 
 
-def test_law_11_accepts_a_parameter_of_one_number_that_two_seeds_move_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = """
-        import torch
-
-        import impls
-
-        class Model(torch.nn.Module):
-            def __init__(self, words):
-                super().__init__()
-                self.embedding = torch.nn.Embedding(words, 8)
-                self.scale = torch.nn.Parameter(torch.tensor([1e4]))  # rounding hides small differences
-
-            def encode(self, source):
-                return source
-
-            def decode(self, memory, target_in):
-                return self.embedding(target_in) @ self.embedding.weight.T * self.scale / 1e4
-
-        def build(*sizes, **settings):
-            return impls.wrap(lambda: Model(sizes[1]), *sizes, **settings)
-    """
-    (tmp_path / "one_scale.py").write_text(textwrap.dedent(module), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    subject = named("one_scale:build", fast=True)
+def test_law_11_accepts_a_parameter_of_one_number_that_two_seeds_move_alike() -> None:
+    subject = named("test_laws:builder_of_one_scale", fast=True)
     scales = [subject.trained(subject.model(seed=seed), range(3)).weights()["scale"] for seed in (0, 1)]
     assert scales[0] == scales[1]
     assert list(check(subject, laws={11})) == [LawResult(11, "reproducibility", True, "")]
@@ -381,8 +373,6 @@ def test_documentation_has_the_causes_of_every_law() -> None:
 
 
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
-    import torch
-
     assert models_under_test.threads() == thread_environment(1, None)
     assert torch.get_num_threads() == 1
     describe = '{"variant": "no_such_variant"}'

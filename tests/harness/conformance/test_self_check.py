@@ -39,13 +39,12 @@ DETECTED_BY = {
     3: ("SeesTheNextWord", "LeakBeyondTwelve"),
     4: ("NatsTooLowInLargeBatches", "RowsMixedUpInLargeBatches", "SeesPadding", "SeesFarPadding"),
     6: (
-        *(
-            "DecodingSeesPadding",
-            "DecodingSeesFarPadding",
-            "ProbabilitiesNotNormalisedBeyondTwelve",
-            "StepsRepeatedBeyondTwelve",
-        ),
-        *("RepeatsAWordBeyondTwelve", "NeighbourDecodedInLargeBatches"),
+        "DecodingSeesPadding",
+        "DecodingSeesFarPadding",
+        "ProbabilitiesNotNormalisedBeyondTwelve",
+        "StepsRepeatedBeyondTwelve",
+        "RepeatsAWordBeyondTwelve",
+        "NeighbourDecodedInLargeBatches",
     ),
 }
 """The faults that the self-check detects, by the law that reports them."""

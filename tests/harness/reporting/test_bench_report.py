@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ablation_factory import pilot
 from hostile_text import HOSTILE_NAME
 from pages_factory import write
-from record_factory import broken, narrow, record, runs, with_digests
+from record_factory import broken, narrow, record, runs, scored, with_digests
 
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
@@ -166,13 +167,7 @@ def test_settings_tell_rows_of_one_variant_apart() -> None:
 def test_headline_leads_by_the_tested_difference_if_it_has_the_sign_of_the_ranking(
     paper: tuple[float, ...], mean: float, lead: str
 ) -> None:
-    scores = {"paper": paper, "conv_ffn": (20.0,) * 3}
-    records = [
-        replace(record(variant, seed), scores={"bleu_sacre": score})
-        for variant, same in scores.items()
-        for seed, score in enumerate(same)
-    ]
-    finding = bench_report.document(records).headline.finding
+    finding = bench_report.document(scored({"paper": paper, "conv_ffn": (20.0,) * 3})).headline.finding
     assert f"paper reaches {mean} sacreBLEU" in finding
     assert f", {lead} above conv_ffn" in finding
 
@@ -309,9 +304,13 @@ def test_no_chart_has_a_single_point() -> None:
     assert "## Scores" not in markdown([lone])
 
 
-def test_no_records_are_refused() -> None:
-    with pytest.raises(ValueError, match="no run records"):
-        bench_report.document([])
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [([], "no run records to report"), ([pilot(1e-3, [3.0])], "only pilots of a learning rate, which no table has")],
+)
+def test_records_without_a_table_are_refused_with_the_reason(records: list[RunRecord], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"there are {reason}; train something first: "):
+        bench_report.document(records)
 
 
 def test_scores_published_elsewhere_stand_beside_their_test_set_only() -> None:

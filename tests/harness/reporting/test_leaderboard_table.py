@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from record_factory import record, runs, with_digests
+from record_factory import record, runs, scored, with_digests
 from scipy import stats
 
 from harness.analysis.leaderboard import analyse_bench
@@ -22,15 +22,6 @@ from harness.storage.records import RunRecord
 def leaderboard(records: Sequence[RunRecord]) -> Table:
     (judged,) = analyse_bench(records).tables
     return leaderboard_table.leaderboard(judged)
-
-
-def scored(scores: Mapping[str, Sequence[float]], name: str = "bleu_sacre") -> list[RunRecord]:
-    """Return runs of some variants with these scores, one for each seed."""
-    return [
-        replace(record(variant, seed), scores={name: score})
-        for variant, same in scores.items()
-        for seed, score in enumerate(same)
-    ]
 
 
 def logarithmic(*values: float) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from hostile_text import HOSTILE_NAME
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
-from record_factory import broken, record
+from record_factory import broken, record, scored
 
 from harness.analysis.grouping import rows
 from harness.reporting import (
@@ -239,12 +239,8 @@ def test_completed_run_without_a_score_is_not_called_completed_in_the_chart() ->
 def test_chart_of_scores_says_what_its_intervals_cover_and_where_its_axes_start(
     seeds: int, bleu: float, expected: str
 ) -> None:
-    records = [
-        replace(record(variant, seed), scores={"bleu_sacre": bleu + seed})
-        for variant in ("paper", "conv_ffn")
-        for seed in range(seeds)
-    ]
-    blocks = bench_report.document(records).blocks
+    scores = [bleu + seed for seed in range(seeds)]
+    blocks = bench_report.document(scored({"paper": scores, "conv_ffn": scores})).blocks
     (figure,) = (block for block in document.find(blocks, document.Figure) if block.name == "controlled-scores")
     assert figure.draw().get_suptitle() == expected
 
@@ -254,7 +250,7 @@ def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
     assert run_plots.pareto_front(points) == [(1.0, 9.0), (3.0, 6.0), (4.0, 1.0)]
 
 
-def scored(run: RunRecord, epochs: Iterable[int]) -> RunRecord:
+def validated(run: RunRecord, epochs: Iterable[int]) -> RunRecord:
     """Return a run with validation BLEU at some epochs: 20 plus the epoch and the seed."""
     curve = [
         replace(line, validation_bleu=20.0 + line.epoch + run.spec.seed if line.epoch in epochs else None)
@@ -264,8 +260,8 @@ def scored(run: RunRecord, epochs: Iterable[int]) -> RunRecord:
 
 
 def test_validation_bleu_has_a_panel_for_each_row_with_two_scored_epochs() -> None:
-    runs = [record("learned_positions"), *(scored(record("paper", seed), (2, 4, 6)) for seed in range(3))]
-    table = rows([*runs, scored(record("conv_ffn"), (4,)), scored(record("bahdanau_gru"), (2, 4))])
+    runs = [record("learned_positions"), *(validated(record("paper", seed), (2, 4, 6)) for seed in range(3))]
+    table = rows([*runs, validated(record("conv_ffn"), (4,)), validated(record("bahdanau_gru"), (2, 4))])
     panels = run_plots.panels(table, [row.label for row in table], BLEU)
     data = run_plots.curve_data(panels, BLEU)
     assert data.heads == ("epoch", "paper, validation BLEU", "bahdanau_gru, validation BLEU")
