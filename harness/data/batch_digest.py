@@ -19,8 +19,7 @@ WEIGHTS_MARK = 50
 class ConsumedBatches:
     """The batches that were passed to `train_step`, recorded in the training loop.
 
-    The digest is a chain, so that a checkpoint can hold it: the SHA-256 of the previous digest, followed for each of
-    source, target_in and target_out by its shape (two 64-bit integers) and ids (32-bit integers), little endian.
+    The digest is a chain, so that a checkpoint can hold it: the SHA-256 of the previous digest, followed by the batch.
 
     Attributes:
         updates: Number of batches so far.
@@ -44,9 +43,7 @@ class ConsumedBatches:
     def add(self, batch: Batch) -> None:
         """Add a batch."""
         chain = hashlib.sha256(bytes.fromhex(self.digest))
-        for ids in (batch.source, batch.target_in, batch.target_out):
-            chain.update(np.array(ids.shape, dtype="<i8").tobytes())
-            chain.update(ids.astype("<i4").tobytes())
+        add_to_digest(chain, batch)
         self.digest = chain.hexdigest()
         tokens = batch.tokens
         self.fewest_tokens = min(self.fewest_tokens, tokens) if self.updates else tokens
@@ -73,6 +70,13 @@ class ConsumedBatches:
             "fewest_update_tokens": self.fewest_tokens,
             "most_update_tokens": self.most_tokens,
         }
+
+
+def add_to_digest(digest: hashlib._Hash, batch: Batch) -> None:
+    """Add the shapes (64-bit) and ids (32-bit integers) of source, target_in and target_out, little endian."""
+    for ids in (batch.source, batch.target_in, batch.target_out):
+        digest.update(np.array(ids.shape, dtype="<i8").tobytes())
+        digest.update(ids.astype("<i4").tobytes())
 
 
 STATISTICS = ("source_padding_rate", "target_padding_rate", "fewest_update_tokens", "most_update_tokens")

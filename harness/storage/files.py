@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from harness.experiments.serialization import canonical_json
+from harness.experiments.serialization import canonical_json, json_digest
 
 try:
     import fcntl
@@ -120,7 +120,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its seal. It reveals edits by hand, but not a forged seal."""
     unsealed = {name: item for name, item in value.items() if name != SEAL}
-    return hashlib.sha256(canonical_json(unsealed).encode()).hexdigest()
+    return json_digest(unsealed)
 
 
 def _create_temporary(path: Path) -> tuple[io.FileIO, Path]:
