@@ -27,6 +27,7 @@ from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, Measurement
 from harness.speed.timed_model import LONGEST_TEXT, TimedModel
 from harness.storage import run_store
 from harness.text import count
+from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
@@ -292,11 +293,7 @@ def _stored_weights(
             raise ValueError(f"--weights {name}: run {record.id} has a recipe that is not measured here")
         if key in weights:
             raise ValueError(f"--weights {name}: {weights[key][1]} has the same recipe; give one run per recipe")
-        for side in ("source_vocabulary", "target_vocabulary"):
-            if record.fingerprints.get(side) != dataset.digests[side]:
-                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}")
-        arrays = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
-        weights[key] = arrays, f"run {record.id}"
+        weights[key] = load.stored_weights(record, results, dataset), f"run {record.id}"
     return weights
 
 
