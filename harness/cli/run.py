@@ -24,7 +24,7 @@ from harness.processes.workers import ProcessSettings
 from harness.storage import locks, results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import command_line
-from harness.training import load, reuse
+from harness.training import load, model_card, reuse
 
 SUMMARY = "train and measure one variant"
 EXAMPLES = (
@@ -32,12 +32,6 @@ EXAMPLES = (
     ("a small model on the built-in captions, in minutes", "paper --suite quick --corpus captions"),
     ("another dropout rate, seed and framework", "paper --set recipe.dropout=0.3 --seed 1 --framework keras"),
 )
-SENTENCES = {
-    "de": "Ein Hund springt über einen Zaun.",
-    "en": "A dog is jumping over a fence.",
-    "fr": "Un chien saute par-dessus une clôture.",
-}
-"""A sentence of each source language, for an example."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +169,7 @@ def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
 
 def _translate_command(record: RunRecord, results: Path) -> str:
     """Return a command line that translates a sentence with a run."""
-    sentence = SENTENCES.get(record.spec.data.source_language, "SENTENCE")
+    sentence = model_card.SENTENCES.get(record.spec.data.source_language, "SENTENCE")
     external = "" if record.spec.recipe is not None else " --import-builder"
     folder = results_folders.results_option(results)
     return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")

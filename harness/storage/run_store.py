@@ -222,10 +222,7 @@ def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]
     if len(hypotheses) > SENTENCES_COUNT:
         raise ValueError(f"{len(hypotheses):,} translations: expected at most {SENTENCES_COUNT:,}")
     lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
-    path, content = own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode()
-    if len(content) > HYPOTHESES_BYTES:
-        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {HYPOTHESES_BYTES:,}")
-    return files.write_bytes(path, content)
+    return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode(), HYPOTHESES_BYTES)
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:

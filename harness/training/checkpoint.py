@@ -23,10 +23,6 @@ HEADER_BYTES = 4 * 2**20
 """The most bytes of the names and shapes in a checkpoint."""
 
 
-class ResumeRefused(ValueError):
-    """A checkpoint was written in an environment whose arithmetic differs from this one."""
-
-
 @dataclass
 class TrainingState:
     """The state of a run after an update.
@@ -114,13 +110,13 @@ def check_environment(results: Path, spec: RunSpec, environment: dict[str, Any])
     """Check that a run can be resumed in this environment with the same arithmetic, if it has a checkpoint.
 
     Raises:
-        ResumeRefused: The newest checkpoint was written with another processor, library version or setting that
+        ValueError: The newest checkpoint was written with another processor, library version or setting that
             changes results.
     """
     stored = checkpoint_files.notes(results, spec.id).get("environment")
     changes = arithmetic_differences(stored, environment, spec.computes) if isinstance(stored, dict) else []
     if changes:
-        raise ResumeRefused(
+        raise ValueError(
             f"run {spec.id}: its checkpoint was written with {', '.join(changes)}: the rest of the run would compute "
             f"differently; resume it where it was interrupted, remove {run_store.run_folder(results, spec.id)} to "
             "start it again, or accept the difference with --resume-anyway"
