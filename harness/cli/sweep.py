@@ -307,7 +307,7 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
 
 def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
-    if any(not spec.device.startswith("cpu") for spec in specs):
+    if not specs or any(not spec.device.startswith("cpu") for spec in specs):
         return Forecast({}, jobs)
     try:
         rate = eta.core_rate()
