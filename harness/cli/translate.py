@@ -141,8 +141,7 @@ def completed_run(results: Path, name: str) -> RunRecord:
         own = f" with its own recipe ({len(every)} in all)" if len(runs) < len(every) else ""
         warn(f"using {runs[-1].id}, the latest of {text.count(len(runs), 'run')} of {name}{own}")
     record = runs[-1] if runs else run_store.find(results, name)
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
+    run_store.check_completed(record)
     return record
 
 

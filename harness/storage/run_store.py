@@ -157,6 +157,12 @@ def completed(results: Path, variant: str) -> list[RunRecord]:
     return sorted(runs, key=lambda run: run.started)
 
 
+def check_completed(record: RunRecord) -> None:
+    """Raise ValueError if a run is not completed, so that it has no weights, translations and scores."""
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
+
+
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
     record = _own_record(results, only_id(_stored_ids(results), prefix, results))
