@@ -1,4 +1,4 @@
-"""A running digest of the batches that a model is trained on, and their share of padding."""
+"""Digests of the batches that a model is trained on, with their share of padding, and of its weights."""
 
 from __future__ import annotations
 
@@ -81,6 +81,15 @@ def add_to_digest(digest: hashlib._Hash, batch: Batch) -> None:
 
 STATISTICS = ("source_padding_rate", "target_padding_rate", "fewest_update_tokens", "most_update_tokens")
 """The keys of `ConsumedBatches.statistics`."""
+
+
+def array_digests(arrays: Arrays) -> dict[str, str]:
+    """Return the shape and the SHA-256 of the float32 values of each tensor, in row-major order: "256x512:ab12..."."""
+    digests = {}
+    for name, array in sorted(arrays.items()):
+        values = hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+        digests[name] = f"{'x'.join(map(str, array.shape))}:{values}"
+    return digests
 
 
 def weights_digest(weights: Arrays) -> str:

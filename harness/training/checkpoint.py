@@ -102,7 +102,6 @@ def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) 
     notes = {name: value for name, value in vars(state).items() if name not in ("kept_weights", "totals")}
     notes["curve"] = to_json(state.curve)
     notes["batches"] = to_json(state.batches)
-    notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
     checkpoint_files.save(results, run_id, arrays, notes)
 
 
@@ -174,7 +173,7 @@ def _most_bytes(model: Seq2SeqModel) -> int:
 
 def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
     try:
-        best = math.inf if notes["best_loss"] is None else notes["best_loss"]
+        best = math.inf if notes["best_loss"] is None else notes["best_loss"]  # JSON has no infinity
         notes = notes | {"curve": from_json(list[EpochRecord], notes["curve"], "curve"), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: array.item() for name, array in _part(arrays, "totals/").items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 import impls
 from harness.data import preprocess
+from harness.data.batch_digest import array_digests
 from harness.data.batches import training_batches
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.evaluate import TestResults, measure, validation_bleu
@@ -167,7 +168,7 @@ class _Run:
             self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
         run_store.check_limits(len(dataset.test), initial)
-        self.initial_digests = machine.array_digests(initial)
+        self.initial_digests = array_digests(initial)
         self.parameters = sum(weight.size for weight in initial.values())
         self.embedding_rms = embedding_rms(spec.recipe, initial)
         self.earlier_seconds = 0.0
