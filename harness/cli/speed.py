@@ -161,7 +161,7 @@ def _measure(
     from harness.speed import speed_document
     from harness.speed.assemble import assemble
 
-    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    document = assemble(measurement, reason=reason)
     path = speed_document.save(arguments.results, document)
     say(speed_report.terminal(document))
     if reason:

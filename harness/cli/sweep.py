@@ -145,8 +145,7 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
-            dataset = datasets[spec.data]
-            weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+            weights.shapes(spec.recipe, *datasets[spec.data].vocabulary_sizes)
     return datasets
 
 
@@ -299,8 +298,7 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
     datasets, sizes = _datasets(specs), {}
     for spec in specs:
         if spec.recipe is not None:
-            dataset = datasets[spec.data]
-            parameters = weights.count(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+            parameters = weights.count(spec.recipe, *datasets[spec.data].vocabulary_sizes)
             sizes[spec.id] = WEIGHT_BYTES * parameters + RUN_BYTES
     return sizes
 

@@ -65,6 +65,11 @@ class Dataset:
     digests: dict[str, Any]
     figures: dict[str, float]
 
+    @property
+    def vocabulary_sizes(self) -> tuple[int, int]:
+        """The numbers of source and of target words, special words included."""
+        return len(self.source_words), len(self.target_words)
+
 
 @dataclass(frozen=True)
 class Encoded:

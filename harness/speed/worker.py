@@ -151,9 +151,8 @@ class Bench:
         if index not in self._products:
             spec = self.job.products[index]
             assert spec.recipe is not None
-            words = len(self.dataset.source_words), len(self.dataset.target_words)
-            precisions = spec.precision, spec.matmul_precision
-            products = Products(spec.recipe, words, self.workload.training, spec.device, *precisions)
+            sizes, precisions = self.dataset.vocabulary_sizes, (spec.precision, spec.matmul_precision)
+            products = Products(spec.recipe, sizes, self.workload.training, spec.device, *precisions)
             self._products = {index: products}
         return self._products[index]
 

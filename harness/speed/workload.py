@@ -34,7 +34,7 @@ def build_workload(job: ModelJob, dataset: Dataset) -> Workload:
         batches = training_batches(dataset.train, job.spec.training, seed=job.spec.seed, epoch=0)
         training = tuple(islice(batches, job.amounts.updates))
     else:
-        training = synthetic_batches(job, len(dataset.source_words), len(dataset.target_words))
+        training = synthetic_batches(job, *dataset.vocabulary_sizes)
     validation = islice(evaluation_batches(dataset.validation), job.amounts.validation_batches)
     return Workload(
         training=training,

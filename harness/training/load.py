@@ -193,9 +193,8 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
             )
     weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     recipe = record.spec.recipe
-    words = len(dataset.source_words), len(dataset.target_words)
     stored = {name: array.shape for name, array in weights.items()}
-    if recipe is not None and stored != dict(shapes(recipe, *words)):
+    if recipe is not None and stored != dict(shapes(recipe, *dataset.vocabulary_sizes)):
         raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
     return weights
 

@@ -118,7 +118,6 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     """
     if torch := sys.modules.get("torch"):  # imported before, as in a notebook: it reads OMP_NUM_THREADS no more
         torch.set_num_threads(spec.threads)
-    words = len(dataset.source_words), len(dataset.target_words)
     settings: dict[str, Any] = {
         "training": spec.training,
         "seed": spec.seed,
@@ -128,8 +127,8 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     }
     if spec.recipe is not None:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
-        return impls.build(spec.recipe, *words, **settings)
-    model = registry.build_external(spec.variant, *words, **settings)
+        return impls.build(spec.recipe, *dataset.vocabulary_sizes, **settings)
+    model = registry.build_external(spec.variant, *dataset.vocabulary_sizes, **settings)
     registry.check_computes(spec.variant, model, spec.framework, spec.backend)
     return model
 
