@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from harness.cli.console import say
+from harness.data import corpora
+from harness.data.dataset import unavailable
 from harness.experiments import specs, suites
 from harness.experiments.overrides import check_used, override, setting_names
 from harness.experiments.serialization import RECIPE_TYPES
@@ -267,9 +269,6 @@ def available(
         ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available; or a `--set`
             argument changes no run.
     """
-    from harness.data import corpora
-    from harness.data.dataset import unavailable
-
     base = data_spec(arguments)
     runs = build(base)
     for setting in arguments.set:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.cli import folder_options, log_options, options, sweep
 from harness.cli.console import say, warn
+from harness.data.dataset import remark
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunSpec, spec_from_json
@@ -150,8 +151,6 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
 
 def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
     """Print the scores of a run and how it ended, and return the exit code."""
-    from harness.data.dataset import remark
-
     # A closed terminal sends SIGHUP and cannot be written to; the exit code still has to report the signal.
     ignored = (OSError,) if record.status == "interrupted" else ()
     with contextlib.suppress(*ignored):

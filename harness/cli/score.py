@@ -11,21 +11,19 @@ import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness.cli import folder_options, options, translation_engine
 from harness.cli.console import say, say_json, warn
 from harness.data import tokenizer_process
+from harness.data.dataset import Dataset, of_run
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import count, one_line
 from impls.contract import Arrays
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
 
 TOLERANCE = 1e-6
 PERPLEXITY_TOLERANCE = 1e-4
@@ -142,7 +140,6 @@ def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Resco
 
 
 def _rescore(record: RunRecord, results: Path) -> _Rescored:
-    from harness.data.dataset import of_run
     from harness.evaluation.evaluate import check_words, test_scores
 
     hypotheses = run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))

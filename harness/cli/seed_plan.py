@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.analysis.row_labels import SIZES
 from harness.cli import sweep
 from harness.cli.console import say, warn
 from harness.experiments.specs import RunSpec
@@ -111,7 +112,6 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     """
     from harness.analysis.grouping import groups
     from harness.analysis.power import estimate_noise
-    from harness.analysis.row_labels import SIZES
 
     def size(spec: RunSpec) -> tuple[object, ...]:
         return tuple(getattr(spec.recipe, name, None) for name in SIZES)

@@ -12,28 +12,26 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.cli import chosen_models, folder_options, options, report_writing, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
+from harness.data.dataset import Dataset
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunSpec, execution
 from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
+from harness.speed import speed_document
 from harness.speed.measurement import Measurement
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, weights_key
+from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import LONGEST_TEXT, TimedModel
 from harness.storage import run_store
 from harness.text import count
 from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
-    from harness.speed.speed_document import SpeedDocument
 
 DEFAULT_BASE = "learned_positions"
 NO_BASELINE = "none"
@@ -128,8 +126,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _render_stored(arguments: argparse.Namespace) -> int:
     """Write the page of a stored document. Raises: ValueError if an option of the measurement is given, too."""
-    from harness.speed import speed_document
-
     for name, default in arguments.measurement_defaults.items():
         if getattr(arguments, name) != default:
             raise ValueError(f"{options.flag(name)} with --from: --from measures nothing, so give one or the other")
@@ -158,7 +154,6 @@ def _measure(
         warn(f"{reason}; its processes are ended; nothing is stored")
         return code
     from harness.reporting import speed_report
-    from harness.speed import speed_document
     from harness.speed.assemble import assemble
 
     document = assemble(measurement, reason=reason)

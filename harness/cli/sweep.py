@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli import experiment_file, folder_options, launcher_options, log_options, options
 from harness.cli.console import say, warn
+from harness.data import preprocess
+from harness.data.dataset import Dataset, remark
+from harness.data.dataset import prepare as prepare_corpus
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
@@ -29,10 +32,7 @@ from harness.storage.records import RunRecord
 from harness.storage.results_folders import command_on, list_command
 from harness.text import count
 from harness.training import checkpoint, reuse
-from impls import registry
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
+from impls import registry, weights
 
 WEIGHT_BYTES, RUN_BYTES = 4, 2**20
 """The size of a stored weight, and of all other files of a run."""
@@ -120,12 +120,9 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
-    from harness.data import preprocess
-    from harness.data.dataset import prepare
-
     for spec in specs:
         preprocess.check_libraries(spec.data)
-    return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    return {data: prepare_corpus(data) for data in dict.fromkeys(spec.data for spec in specs)}
 
 
 def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
@@ -134,9 +131,6 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     Raises:
         ValueError: A model or its backend is not available, or does not fit.
     """
-    from harness.data.dataset import remark
-    from impls import weights
-
     for spec in specs:
         spec.check_tying()
     datasets = _datasets(specs)
@@ -293,8 +287,6 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
 
     It holds the float32 weights, translations and counts; the checkpoints of unfinished runs are not included.
     """
-    from impls import weights
-
     datasets, sizes = _datasets(specs), {}
     for spec in specs:
         if spec.recipe is not None:
