@@ -67,8 +67,7 @@ class PilotRuns:
 def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
     """Print how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
 
-    Raises:
-        ValueError: No runs with two seeds or more show the noise, or the difference is out of range.
+    Raises: ValueError if no runs with two seeds or more show the noise, or the difference is out of range.
     """
     from harness.analysis.metric_registry import LEADERBOARD
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound

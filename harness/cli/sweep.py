@@ -128,8 +128,7 @@ def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
 def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     """Prepare and return every corpus, and check that each model is available and fits its vocabularies.
 
-    Raises:
-        ValueError: A model or its backend is not available, or does not fit.
+    Raises: ValueError if a model or its backend is not available, or does not fit.
     """
     for spec in specs:
         spec.check_tying()

@@ -108,9 +108,8 @@ def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) 
 def check_environment(results: Path, spec: RunSpec, environment: dict[str, Any]) -> None:
     """Check that a run can be resumed in this environment with the same arithmetic, if it has a checkpoint.
 
-    Raises:
-        ValueError: The newest checkpoint was written with another processor, library version or setting that
-            changes results.
+    Raises: ValueError if the newest checkpoint was written with another processor, library version or setting that
+    changes results.
     """
     stored = checkpoint_files.notes(results, spec.id).get("environment")
     changes = arithmetic_differences(stored, environment, spec.computes) if isinstance(stored, dict) else []

@@ -44,8 +44,7 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
     `record` is that of a completed run that `check` accepts, `dataset` its corpus, and `compute_type` the number format
     of the weights: "float32", "bfloat16" or "int8".
 
-    Raises:
-        ValueError: As `load.stored_weights`, or the library cannot express the recipe or cannot be used here.
+    Raises: ValueError as `load.stored_weights`, and if the library cannot express the recipe or cannot be used here.
     """
     assert record.spec.recipe is not None
     arrays = load.stored_weights(record, results, dataset)

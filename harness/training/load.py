@@ -32,8 +32,7 @@ TRAIN_AGAIN = "remove its folder and train it again, or train it in another fold
 def find_variant(name: str) -> str:
     """Return `name` if it is a variant. The module of package.module:NAME may be in the current folder.
 
-    Raises:
-        ValueError: No variant has this name; the message suggests the closest one.
+    Raises: ValueError if no variant has this name, with the closest one.
     """
     folder = os.getcwd()
     if ":" in name and folder not in sys.path:
@@ -100,8 +99,7 @@ def base_spec(
 def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> DataSpec:
     """Return the settings of a corpus: by default the captions, or "files" if there are any.
 
-    Raises:
-        ValueError: A name of `files` is unknown or missing, or `files` are given for another corpus.
+    Raises: ValueError if a name of `files` is unknown or missing, or `files` are given for another corpus.
     """
     corpus = corpus or ("files" if files else "captions")
     if corpus == "files":

@@ -77,8 +77,7 @@ def has_other_builder(record: RunRecord) -> bool:
 def imported_digest(variant: str) -> str:
     """Return the SHA-256 of the module of "package.module:NAME", as `registry.source_digest`.
 
-    Raises:
-        ValueError: The file has changed since its import. Python still executes the code that it has imported.
+    Raises: ValueError if the file has changed since its import: Python still executes the code that it has imported.
     """
     digest, name = registry.source_digest(variant), variant.partition(":")[0]
     spec = sys.modules[name].__spec__

@@ -67,8 +67,7 @@ def check_convertible(record: RunRecord, kind: str, *, advice: str) -> None:
 def convert(record: RunRecord, dataset: Dataset, weights: Arrays, kind: str, folder: Path) -> None:
     """Write the weights of a run in the form of a library into an existing folder.
 
-    Raises:
-        ValueError: The library cannot express the recipe; the message names the setting.
+    Raises: ValueError if the library cannot express the recipe, with the setting.
     """
     words, search = (dataset.source_words, dataset.target_words), search_settings(record.spec.decoding)
     try:
