@@ -17,6 +17,7 @@ from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
 from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec, lengths_within
+from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
@@ -24,6 +25,7 @@ from harness.training import reuse
 from impls import registry
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
+from impls.weights import shapes
 
 TRAIN_AGAIN = "remove its folder and train it again, or train it in another folder of results"
 """A completed run is not trained again as long as its record is there."""
@@ -147,7 +149,6 @@ def load_model(
         ValueError: The weights are missing or damaged, do not have the shapes of the recipe, or the record names an
             external builder and `import_builder` is false.
     """
-    from harness.processes.environment_variables import worker_environment
     from harness.training.train import build_model
 
     spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
@@ -177,8 +178,6 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
         ValueError: They are missing or damaged, do not have the shapes of the recipe, or the dataset has other
             vocabularies than the run.
     """
-    from impls.weights import shapes
-
     if not run_store.has(results, record.id, run_store.WEIGHTS):
         raise ValueError(
             f"run {record.id}: {results} does not have its weights; published runs have none: {TRAIN_AGAIN}"
