@@ -390,6 +390,5 @@ def _stored(run: TrainedRun | str, results: Path) -> TrainedRun:
     """Return a run, by its id if that is given. Raises: ValueError if it is not completed."""
     if isinstance(run, str):
         run = TrainedRun(run_store.find(results, run), results)
-    if run.record.status != "completed":
-        raise ValueError(f"run {run.id}: its status is {run.record.status}; only completed runs can translate")
+    run_store.check_completed(run.record)
     return run

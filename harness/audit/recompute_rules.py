@@ -14,6 +14,7 @@ from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import SUMS
 from harness.audit.record_rules import RMS, SIZES_OF_RUNS, Shapes, tensor_shapes, vocabulary_sizes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless, unequal
+from harness.data.batch_digest import array_digests
 from harness.experiments.serialization import canonical_json
 from harness.processes import machine
 from harness.storage import run_store
@@ -65,7 +66,7 @@ def initial(stored: StoredRun) -> Iterator[str]:
 
 
 def _tensor_digest(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> str:
-    return machine.array_digests({name: weights.draw(recipe, name, shape, seed)})[name]
+    return array_digests({name: weights.draw(recipe, name, shape, seed)})[name]
 
 
 def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: Shapes) -> Iterator[str]:

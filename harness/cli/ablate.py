@@ -15,6 +15,7 @@ from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count
 from harness.training import load, reuse
 
@@ -196,7 +197,6 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     """Print and write the report; `base` is a run of the base."""
     from harness.analysis.ablation import analyse
     from harness.reporting import ablation_report, render_text
-    from harness.storage.stored_files import StoredFiles
 
     analysis = analyse(records, StoredFiles(arguments.results).sentences, base=base)
     failures = report_writing.check_records(arguments.results, records) if analysis.studies else []

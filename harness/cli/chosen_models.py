@@ -39,8 +39,7 @@ def choose(
     Models of the suite are left out if their framework is not installed or cannot use the device (None if that is
     unknown); those of the options are not, so that the command fails.
 
-    Raises:
-        ValueError: A variant is unknown, a backend is given without Keras, or no framework is available.
+    Raises: ValueError if a variant is unknown, a backend is given without Keras, or no framework is available.
     """
     names = [load.find_variant(name) for name in dict.fromkeys(variants or ())]
     is_suite = not (names or frameworks)

@@ -10,6 +10,7 @@ import argparse
 
 from harness.cli import folder_options
 from harness.cli.console import say, warn
+from harness.data import cache
 from harness.storage import leftovers, results_folders
 from harness.text import count
 
@@ -28,8 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """List the leftovers with their sizes and remove them. Returns 0, or 1 if one cannot be removed."""
-    from harness.data import cache
-
     if arguments.results != results_folders.RESULTS and not arguments.results.is_dir():
         raise ValueError(f"{arguments.results}: there is no such folder")
     removed, total_bytes, failed = 0, 0, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import typing
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,8 +141,6 @@ def _render(comparison: Comparison, form: Format) -> str:
 
 def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
     """Return the test set of the first side if it is on this machine; nothing is downloaded."""
-    from collections import Counter
-
     from harness.analysis.comparison import ReferenceCorpus
     from harness.data.dataset import of_run_offline
 

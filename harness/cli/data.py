@@ -11,6 +11,7 @@ import argparse
 
 from harness.cli import options
 from harness.cli.console import say
+from harness.data.dataset import describe, prepare
 from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
@@ -36,7 +37,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the sizes, vocabularies, rates of unknown words, lengths and digests of a corpus. Returns 0."""
-    from harness.data.dataset import describe, prepare
 
     def build(data: DataSpec) -> list[RunSpec]:
         spec = RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, data=data)

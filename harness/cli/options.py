@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from harness.cli.console import say
+from harness.data import corpora
+from harness.data.dataset import unavailable
 from harness.experiments import specs, suites
 from harness.experiments.overrides import check_used, override, setting_names
 from harness.experiments.serialization import RECIPE_TYPES
@@ -240,8 +242,7 @@ def add_models(group: Any, *, many: bool = False, repeatable: Container[str] = (
 def data_spec(arguments: argparse.Namespace) -> DataSpec:
     """Return the corpus that the options name, by default multi30k, whether or not it is available.
 
-    Raises:
-        ValueError: A file of the corpus "files" is missing, or files are given for another corpus.
+    Raises: ValueError if a file of the corpus "files" is missing, or files are given for another corpus.
     """
     files = {name: path for name in FILE_OPTIONS if (path := getattr(arguments, name))}
     corpus: specs.CorpusName = arguments.corpus or ("files" if files else "multi30k")
@@ -263,13 +264,9 @@ def available(
     The captions replace Multi30k if it is not available, unless the options name it, a language or a test set that only
     it has, or a longer `suite` than quick. A printed line and a note in the records say so.
 
-    Raises:
-        ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available; or a `--set`
-            argument changes no run.
+    Raises: ValueError if the corpus that `--corpus` names, or that a long suite needs, is not available, or a `--set`
+    argument changes no run.
     """
-    from harness.data import corpora
-    from harness.data.dataset import unavailable
-
     base = data_spec(arguments)
     runs = build(base)
     for setting in arguments.set:
@@ -343,8 +340,7 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
 def changed(spec: RunSpec, values: Mapping[str, Any], settings: Sequence[str]) -> RunSpec:
     """Return `spec` with the values by setting that are not None, and the `--set` arguments that are for its variant.
 
-    Raises:
-        ValueError: A setting is unknown or its value is not accepted.
+    Raises: ValueError if a setting is unknown or its value is not accepted.
     """
     own = settings_of(spec.variant, settings)
     _check_names(spec, own)

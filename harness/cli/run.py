@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.cli import folder_options, log_options, options, sweep
 from harness.cli.console import say, warn
+from harness.data.dataset import remark
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunSpec, spec_from_json
@@ -24,7 +25,7 @@ from harness.processes.workers import ProcessSettings
 from harness.storage import locks, results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import command_line
-from harness.training import load, reuse
+from harness.training import load, model_card, reuse
 
 SUMMARY = "train and measure one variant"
 EXAMPLES = (
@@ -32,12 +33,6 @@ EXAMPLES = (
     ("a small model on the built-in captions, in minutes", "paper --suite quick --corpus captions"),
     ("another dropout rate, seed and framework", "paper --set recipe.dropout=0.3 --seed 1 --framework keras"),
 )
-SENTENCES = {
-    "de": "Ein Hund springt über einen Zaun.",
-    "en": "A dog is jumping over a fence.",
-    "fr": "Un chien saute par-dessus une clôture.",
-}
-"""A sentence of each source language, for an example."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -156,8 +151,6 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
 
 def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
     """Print the scores of a run and how it ended, and return the exit code."""
-    from harness.data.dataset import remark
-
     # A closed terminal sends SIGHUP and cannot be written to; the exit code still has to report the signal.
     ignored = (OSError,) if record.status == "interrupted" else ()
     with contextlib.suppress(*ignored):
@@ -175,7 +168,7 @@ def _report(record: RunRecord, results: Path, guard: SignalGuard) -> int:
 
 def _translate_command(record: RunRecord, results: Path) -> str:
     """Return a command line that translates a sentence with a run."""
-    sentence = SENTENCES.get(record.spec.data.source_language, "SENTENCE")
+    sentence = model_card.SENTENCES.get(record.spec.data.source_language, "SENTENCE")
     external = "" if record.spec.recipe is not None else " --import-builder"
     folder = results_folders.results_option(results)
     return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")

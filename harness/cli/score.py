@@ -11,21 +11,19 @@ import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness.cli import folder_options, options, translation_engine
 from harness.cli.console import say, say_json, warn
 from harness.data import tokenizer_process
+from harness.data.dataset import Dataset, of_run
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import count, one_line
 from impls.contract import Arrays
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
 
 TOLERANCE = 1e-6
 PERPLEXITY_TOLERANCE = 1e-4
@@ -72,6 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
     with tokenizer_process.one_process():
         for record in chosen:
             try:
+                run_store.check_completed(record)
                 rescored.append(_translate_again(record, arguments) if library else _rescore(record, results))
             except (ValueError, OSError) as error:
                 faults[record.id] = error
@@ -121,11 +120,6 @@ class _Rescored:
         return len(self.wrong_scores) + len(self.wrong_counts)
 
 
-def _check_status(record: RunRecord) -> None:
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be scored")
-
-
 def _check_text(record: RunRecord, dataset: Dataset) -> None:
     if dataset.digests["files"] != record.fingerprints.get("files"):
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
@@ -134,7 +128,6 @@ def _check_text(record: RunRecord, dataset: Dataset) -> None:
 def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Rescored:
     from harness.evaluation import evaluate
 
-    _check_status(record)
     results, decoding = arguments.results, record.spec.decoding
     dataset, translate = translation_engine.translator(
         record, results, device="cpu", compute_type=arguments.compute_type
@@ -147,10 +140,8 @@ def _translate_again(record: RunRecord, arguments: argparse.Namespace) -> _Resco
 
 
 def _rescore(record: RunRecord, results: Path) -> _Rescored:
-    from harness.data.dataset import of_run
     from harness.evaluation.evaluate import check_words, test_scores
 
-    _check_status(record)
     hypotheses = run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
     dataset = of_run(record)
     _check_text(record, dataset)

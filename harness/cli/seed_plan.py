@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.analysis.row_labels import SIZES
 from harness.cli import sweep
 from harness.cli.console import say, warn
 from harness.experiments.specs import RunSpec
@@ -66,8 +67,7 @@ class PilotRuns:
 def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
     """Print how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
 
-    Raises:
-        ValueError: No runs with two seeds or more show the noise, or the difference is out of range.
+    Raises: ValueError if no runs with two seeds or more show the noise, or the difference is out of range.
     """
     from harness.analysis.metric_registry import LEADERBOARD
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
@@ -111,7 +111,6 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     """
     from harness.analysis.grouping import groups
     from harness.analysis.power import estimate_noise
-    from harness.analysis.row_labels import SIZES
 
     def size(spec: RunSpec) -> tuple[object, ...]:
         return tuple(getattr(spec.recipe, name, None) for name in SIZES)

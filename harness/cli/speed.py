@@ -12,27 +12,26 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.cli import chosen_models, folder_options, options, report_writing, sweep
 from harness.cli.chosen_models import ChosenModel
 from harness.cli.console import say, warn
+from harness.data.dataset import Dataset
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunSpec, execution
 from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
+from harness.speed import speed_document
 from harness.speed.measurement import Measurement
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, weights_key
+from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import LONGEST_TEXT, TimedModel
 from harness.storage import run_store
 from harness.text import count
+from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
-    from harness.speed.speed_document import SpeedDocument
 
 DEFAULT_BASE = "learned_positions"
 NO_BASELINE = "none"
@@ -127,8 +126,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _render_stored(arguments: argparse.Namespace) -> int:
     """Write the page of a stored document. Raises: ValueError if an option of the measurement is given, too."""
-    from harness.speed import speed_document
-
     for name, default in arguments.measurement_defaults.items():
         if getattr(arguments, name) != default:
             raise ValueError(f"{options.flag(name)} with --from: --from measures nothing, so give one or the other")
@@ -157,10 +154,9 @@ def _measure(
         warn(f"{reason}; its processes are ended; nothing is stored")
         return code
     from harness.reporting import speed_report
-    from harness.speed import speed_document
     from harness.speed.assemble import assemble
 
-    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    document = assemble(measurement, reason=reason)
     path = speed_document.save(arguments.results, document)
     say(speed_report.terminal(document))
     if reason:
@@ -292,11 +288,7 @@ def _stored_weights(
             raise ValueError(f"--weights {name}: run {record.id} has a recipe that is not measured here")
         if key in weights:
             raise ValueError(f"--weights {name}: {weights[key][1]} has the same recipe; give one run per recipe")
-        for side in ("source_vocabulary", "target_vocabulary"):
-            if record.fingerprints.get(side) != dataset.digests[side]:
-                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}")
-        arrays = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
-        weights[key] = arrays, f"run {record.id}"
+        weights[key] = load.stored_weights(record, results, dataset), f"run {record.id}"
     return weights
 
 

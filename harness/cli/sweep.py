@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli import experiment_file, folder_options, launcher_options, log_options, options
 from harness.cli.console import say, warn
+from harness.data import preprocess
+from harness.data.dataset import Dataset, remark
+from harness.data.dataset import prepare as prepare_corpus
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
@@ -29,10 +32,7 @@ from harness.storage.records import RunRecord
 from harness.storage.results_folders import command_on, list_command
 from harness.text import count
 from harness.training import checkpoint, reuse
-from impls import registry
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
+from impls import registry, weights
 
 WEIGHT_BYTES, RUN_BYTES = 4, 2**20
 """The size of a stored weight, and of all other files of a run."""
@@ -120,23 +120,16 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
-    from harness.data import preprocess
-    from harness.data.dataset import prepare
-
     for spec in specs:
         preprocess.check_libraries(spec.data)
-    return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    return {data: prepare_corpus(data) for data in dict.fromkeys(spec.data for spec in specs)}
 
 
 def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     """Prepare and return every corpus, and check that each model is available and fits its vocabularies.
 
-    Raises:
-        ValueError: A model or its backend is not available, or does not fit.
+    Raises: ValueError if a model or its backend is not available, or does not fit.
     """
-    from harness.data.dataset import remark
-    from impls import weights
-
     for spec in specs:
         spec.check_tying()
     datasets = _datasets(specs)
@@ -145,8 +138,7 @@ def prepare(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
     for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
-            dataset = datasets[spec.data]
-            weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+            weights.shapes(spec.recipe, *datasets[spec.data].vocabulary_sizes)
     return datasets
 
 
@@ -294,20 +286,17 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
 
     It holds the float32 weights, translations and counts; the checkpoints of unfinished runs are not included.
     """
-    from impls import weights
-
     datasets, sizes = _datasets(specs), {}
     for spec in specs:
         if spec.recipe is not None:
-            dataset = datasets[spec.data]
-            parameters = weights.count(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+            parameters = weights.count(spec.recipe, *datasets[spec.data].vocabulary_sizes)
             sizes[spec.id] = WEIGHT_BYTES * parameters + RUN_BYTES
     return sizes
 
 
 def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
-    if any(not spec.device.startswith("cpu") for spec in specs):
+    if not specs or any(not spec.device.startswith("cpu") for spec in specs):
         return Forecast({}, jobs)
     try:
         rate = eta.core_rate()

@@ -17,7 +17,10 @@ from harness import text
 from harness.analysis.row_labels import changed_fields
 from harness.cli import folder_options, options, score, translation_engine
 from harness.cli.console import say, warn
-from harness.evaluation import ensemble
+from harness.data import text_files
+from harness.data.dataset import Dataset, Encoded, encode, of_run, unknown_words
+from harness.evaluation import ensemble, search
+from harness.evaluation.search import Decoded
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -25,8 +28,6 @@ from harness.training import load, reuse
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Dataset, Encoded
-    from harness.evaluation.search import Decoded
     from harness.training.converted import Translate
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -120,9 +121,6 @@ def _load(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> tuple[
             records[0], results, device=device, compute_type=arguments.compute_type
         )
         return dataset, [], engine
-    from harness.data.dataset import of_run
-    from harness.evaluation import search
-
     dataset = of_run(records[0])
     models = [
         load.load_model(record, results, dataset, device=device, import_builder=arguments.import_builder)
@@ -141,8 +139,7 @@ def completed_run(results: Path, name: str) -> RunRecord:
         own = f" with its own recipe ({len(every)} in all)" if len(runs) < len(every) else ""
         warn(f"using {runs[-1].id}, the latest of {text.count(len(runs), 'run')} of {name}{own}")
     record = runs[-1] if runs else run_store.find(results, name)
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
+    run_store.check_completed(record)
     return record
 
 
@@ -195,7 +192,6 @@ def _translate(
 
     `position` is the number of sentences before these.
     """
-    from harness.data.dataset import encode, unknown_words
     from harness.evaluation import evaluate
 
     indices = [index for index, sentence in enumerate(sentences) if sentence]
@@ -237,8 +233,6 @@ def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
     """Yield the sentences: all at once, or in blocks from standard input."""
     if arguments.sentence and arguments.file:
         raise ValueError(f"--file {arguments.file}: give either a file or sentences")
-    from harness.data import text_files
-
     if arguments.sentence:
         sentences = text_files.stripped(" ".join(sentence.splitlines()) for sentence in arguments.sentence)
         if "" in sentences:
@@ -264,8 +258,6 @@ def _warn_of_cuts(encoded: Encoded, positions: Sequence[int], max_length: int) -
 
 def _list(record: RunRecord, results: Path) -> int:
     """Print every hundredth stored translation with its source and reference."""
-    from harness.data.dataset import of_run
-
     hypotheses = run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
     dataset = of_run(record)
     pairs = len(dataset.test_source_text)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.console import say
+from harness.data.dataset import Dataset, of_run
 from harness.experiments.specs import DecodingSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls import registry
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
     from harness.training.converted import Translate
 
 NATIVE, CTRANSLATE2 = "native", "ctranslate2"
@@ -46,7 +46,6 @@ def uses_library(arguments: argparse.Namespace) -> bool:
 
 def translator(record: RunRecord, results: Path, *, device: str, compute_type: str | None) -> tuple[Dataset, Translate]:
     """Return the corpus of a run and the function that translates. Raises: as in `harness.training.converted`."""
-    from harness.data.dataset import of_run
     from harness.training import converted
 
     chosen = compute_type or "float32"

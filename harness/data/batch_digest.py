@@ -1,4 +1,4 @@
-"""A running digest of the batches that a model is trained on, and their share of padding."""
+"""Digests of the batches that a model is trained on, with their share of padding, and of its weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ WEIGHTS_MARK = 50
 class ConsumedBatches:
     """The batches that were passed to `train_step`, recorded in the training loop.
 
-    The digest is a chain, so that a checkpoint can hold it: the SHA-256 of the previous digest, followed for each of
-    source, target_in and target_out by its shape (two 64-bit integers) and ids (32-bit integers), little endian.
+    The digest is a chain, so that a checkpoint can hold it: the SHA-256 of the previous digest, followed by the batch.
 
     Attributes:
         updates: Number of batches so far.
@@ -44,9 +43,7 @@ class ConsumedBatches:
     def add(self, batch: Batch) -> None:
         """Add a batch."""
         chain = hashlib.sha256(bytes.fromhex(self.digest))
-        for ids in (batch.source, batch.target_in, batch.target_out):
-            chain.update(np.array(ids.shape, dtype="<i8").tobytes())
-            chain.update(ids.astype("<i4").tobytes())
+        add_to_digest(chain, batch)
         self.digest = chain.hexdigest()
         tokens = batch.tokens
         self.fewest_tokens = min(self.fewest_tokens, tokens) if self.updates else tokens
@@ -75,8 +72,24 @@ class ConsumedBatches:
         }
 
 
+def add_to_digest(digest: hashlib._Hash, batch: Batch) -> None:
+    """Add the shapes (64-bit) and ids (32-bit integers) of source, target_in and target_out, little endian."""
+    for ids in (batch.source, batch.target_in, batch.target_out):
+        digest.update(np.array(ids.shape, dtype="<i8").tobytes())
+        digest.update(ids.astype("<i4").tobytes())
+
+
 STATISTICS = ("source_padding_rate", "target_padding_rate", "fewest_update_tokens", "most_update_tokens")
 """The keys of `ConsumedBatches.statistics`."""
+
+
+def array_digests(arrays: Arrays) -> dict[str, str]:
+    """Return the shape and the SHA-256 of the float32 values of each tensor, in row-major order: "256x512:ab12..."."""
+    digests = {}
+    for name, array in sorted(arrays.items()):
+        values = hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+        digests[name] = f"{'x'.join(map(str, array.shape))}:{values}"
+    return digests
 
 
 def weights_digest(weights: Arrays) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from harness.experiments.serialization import canonical_json
 from harness.storage import files, locks
 from harness.storage.leftovers import Leftover, is_abandoned
@@ -56,8 +58,6 @@ def turn(work: str) -> Iterator[None]:
     A process waits for at most `TURN_SECONDS`, and not at all on file systems without locks; then the work is done
     twice.
     """
-    from filelock import FileLock, Timeout
-
     lock = FileLock(folder() / f".{work}.lock", timeout=TURN_SECONDS, fallback_to_soft=False)
     with _naming_the_folder():
         folder().mkdir(parents=True, exist_ok=True)

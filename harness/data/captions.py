@@ -325,8 +325,7 @@ def pairs(
     and `training` alone. Every word of the other splits (between spaces) occurs at least twice on its side of the
     training split, so it is in a vocabulary with a minimum frequency of 2, also if it is tokenised or lower-cased.
 
-    Raises:
-        ValueError: The training split is too small to contain the words of the others.
+    Raises: ValueError if the training split is too small to contain the words of the others.
     """
     fresh = distinct(Writer(seed))
     train = [next(fresh) for _ in range(training)]

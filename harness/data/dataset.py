@@ -13,7 +13,7 @@ from harness.data.corpora import Digests
 from harness.data.multi30k import DataUnavailable
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
-from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.serialization import json_digest, to_json
 from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
 from harness.text import brief, count, first_few
@@ -65,6 +65,11 @@ class Dataset:
     digests: dict[str, Any]
     figures: dict[str, float]
 
+    @property
+    def vocabulary_sizes(self) -> tuple[int, int]:
+        """The numbers of source and of target words, special words included."""
+        return len(self.source_words), len(self.target_words)
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -84,14 +89,14 @@ def prepare(data: DataSpec, digests: Digests | None = None) -> Dataset:
     """
     packed = cache.read_entry(_handed(data))
     if packed is not None:
-        return _dataset(data, preprocess.key(packed[0]["identity"]), *packed)
+        return _dataset(data, json_digest(packed[0]["identity"]), *packed)
     signature = corpora.signature(data)
     corpus = corpora.load(data, digests) if signature is None else None
     identity = preprocess.identity(data, corpus.digests if corpus else signature or {})
     cached = _cached(identity)
     if cached is None:
         entry = preprocess.preprocess(data, corpus or corpora.load(data), identity)
-        cached = preprocess.key(identity), *entry
+        cached = json_digest(identity), *entry
         cache.write_entry(_entry(cached[0]), *entry)
     return _dataset(data, *cached)
 
@@ -149,7 +154,7 @@ def unpack(data: DataSpec, packed: PackedCorpus) -> None:
 
 
 def _handed(data: DataSpec) -> Path:
-    return cache.folder() / "handed" / cache.digest(canonical_json(to_json(data)).encode())
+    return cache.folder() / "handed" / json_digest(to_json(data))
 
 
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------
@@ -221,7 +226,7 @@ def _cached(identity: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, by
     Versions of libraries that are not installed are not compared, if exactly one entry matches: so a cache can be
     copied to a machine without them.
     """
-    keys = [preprocess.key(identity)]
+    keys = [json_digest(identity)]
     if "" in identity["versions"].values():
         keys = [path.name for path in sorted(cache.folder().glob("prepared/[!.]*")) if _matches(path, identity)]
     entry = cache.read_entry(_entry(keys[0])) if len(keys) == 1 else None

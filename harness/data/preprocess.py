@@ -15,7 +15,7 @@ from harness.data.text_files import Lines
 from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import TOKENIZERS
 from harness.data.vocabulary import Split
-from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.serialization import canonical_json, json_digest, to_json
 from harness.experiments.specs import DataSpec
 from harness.processes import machine
 from impls.contract import UNK, Ids
@@ -66,11 +66,6 @@ def check_libraries(data: DataSpec) -> None:
             raise ValueError(f"{library} is not installed: python -m pip install '.[data]'")
 
 
-def key(identity: dict[str, Any]) -> str:
-    """Return the SHA-256 of an identity."""
-    return cache.digest(canonical_json(identity).encode())
-
-
 def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> TokenizerJob:
     """Return the job that cuts lines into the model's tokens."""
     return TokenizerJob(tokenizer=data.tokenizer, language=language, case=data.case, texts=list(texts), model=model)
@@ -117,8 +112,8 @@ def preprocess(
     }
     digests = {
         "files": corpus.digests,
-        "source_vocabulary": vocabulary.digest_words(words[0]),
-        "target_vocabulary": vocabulary.digest_words(words[1]),
+        "source_vocabulary": json_digest(words[0]),
+        "target_vocabulary": json_digest(words[1]),
         "tokenised": vocabulary.digest_ids(*splits.values()),
     }
     files = {"ids.npz": _arrays(splits), "texts.json": canonical_json(to_json(texts)).encode()}

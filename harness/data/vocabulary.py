@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.experiments.serialization import canonical_json
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Ids
 
 
@@ -75,11 +74,6 @@ def cut(source: list[Ids], target: list[Ids], max_length: int) -> Split:
         for side in (source, target)
     )
     return Split(source, target, cut=count)
-
-
-def digest_words(words: Sequence[str]) -> str:
-    """Return the SHA-256 of a vocabulary: its words in the order of their ids."""
-    return hashlib.sha256(canonical_json(list(words)).encode()).hexdigest()
 
 
 def digest_ids(*splits: Split) -> str:

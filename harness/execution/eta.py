@@ -97,8 +97,7 @@ def all_updates(spec: RunSpec, dataset: Dataset) -> int:
 def estimate(spec: RunSpec, dataset: Dataset, rate: float) -> Estimate:
     """Estimate the time of a run on cores with this rate of matrix multiplication that nothing else uses."""
     recipe = spec.recipe or TransformerRecipe()
-    sizes = len(dataset.source_words), len(dataset.target_words)
-    updates = all_updates(spec, dataset)
+    sizes, updates = dataset.vocabulary_sizes, all_updates(spec, dataset)
     epochs = updates / updates_per_epoch(dataset.train, spec.training)
     train, validation, test = (
         forward_operations(recipe, sizes, tokens) / (rate * EFFICIENCY)

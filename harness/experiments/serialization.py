@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import types
 import typing
@@ -33,6 +34,11 @@ HEAD_FIELDS = ("schema", "family")
 def canonical_json(value: Any) -> str:
     """Return JSON text with sorted keys and no spaces. Raises: ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a value as canonical JSON, in hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def to_json(value: Any) -> Any:

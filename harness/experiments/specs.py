@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import typing
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from harness.experiments.serialization import ByFamily, canonical_json, check_fields, from_json, to_json
+from harness.experiments.serialization import ByFamily, check_fields, from_json, json_digest, to_json
 from harness.text import brief
 from impls.contract import Backend, Recipe, Training, TransformerRecipe
 from impls.field_checks import LARGEST_COUNT
@@ -246,7 +245,7 @@ class RunSpec:
             group = settings[part] if part else settings
             if group and group.get(name, earlier) == earlier:
                 group.pop(name, None)
-        digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
+        digest = json_digest(settings)
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
 

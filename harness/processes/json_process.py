@@ -147,6 +147,7 @@ class JsonProcess:
                 self.close()
                 raise ProcessFailed(f"no answer within {self._timeout:.0f} s")
         if line == _END:
+            self._lines.put(_END)  # for later requests, which would otherwise wait for ever
             raise ProcessFailed(f"{exit_status.describe(self._process.wait())}: {self._last_lines()}")
         return line
 

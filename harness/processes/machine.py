@@ -1,9 +1,8 @@
-"""Facts about the environment of a run: versions, commit, machine, memory, and digests of tensors."""
+"""Facts about the environment of a run: versions, commit, machine and memory."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -16,11 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from harness.experiments.specs import RunSpec
-from impls.contract import Arrays
 
 PACKAGES = (
     "numpy",
@@ -294,15 +291,6 @@ def peak_memory_bytes() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def array_digests(arrays: Arrays) -> dict[str, str]:
-    """Return the shape and the SHA-256 of the float32 values of each tensor, in row-major order: "256x512:ab12..."."""
-    digests = {}
-    for name, array in sorted(arrays.items()):
-        values = hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
-        digests[name] = f"{'x'.join(map(str, array.shape))}:{values}"
-    return digests
 
 
 def _output(*command: str) -> str | None:

@@ -133,11 +133,11 @@ class Worker:
     def _read(self) -> None:
         """Report the events of the process."""
         assert self._process.stdout is not None
-        for line in iter(lambda: self._process.stdout.readline(LINE_CHARACTERS), ""):  # type: ignore[union-attr]
-            event = from_line(line)
-            if event is not None and event.run == self.run:
-                self._report(event)
-        self._process.stdout.close()
+        with self._process.stdout as lines:
+            while line := lines.readline(LINE_CHARACTERS):
+                event = from_line(line)
+                if event is not None and event.run == self.run:
+                    self._report(event)
 
     def _wait(self) -> None:
         """Wait for the end of the process, and kill its remaining children."""

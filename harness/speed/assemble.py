@@ -15,7 +15,7 @@ from harness.speed import timed_model as model
 from harness.speed.measurement import PRODUCTS, Measurement, now
 from harness.speed.plan import BEAM, DECODINGS, SINGLE, Measure, ModelJob, weights_key
 from harness.speed.scheduler import TimedTask
-from harness.speed.speed_document import SpeedDocument, Status
+from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 from harness.speed.workload import build_workload, digest
 from impls import flops
@@ -24,8 +24,8 @@ BASELINE_PACKAGES = ("transformers", "ctranslate2")
 MEMORY = ("peak_memory_bytes", "device_memory_bytes")
 
 
-def assemble(measurement: Measurement, *, status: Status = "complete", reason: str = "") -> SpeedDocument:
-    """Return the document of what has been measured so far."""
+def assemble(measurement: Measurement, *, reason: str = "") -> SpeedDocument:
+    """Return the document of what has been measured so far; `reason` says why that is not all."""
     plan = measurement.plan
     assembly = _Assembly(measurement)
     lost = measurement.scheduler.lost.get(PRODUCTS, "")
@@ -34,7 +34,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
         ended=now(),
         command=plan.command,
         note=plan.note,
-        status=status,
+        status="incomplete" if reason else "complete",
         reason=reason or (f"{PRODUCTS}: {lost}" if lost else ""),
         settings=assembly.settings(),
         machine=_machine(measurement),
@@ -64,7 +64,7 @@ class _Assembly:
     def __init__(self, measurement: Measurement) -> None:
         self.measurement, self.scheduler, self.plan = measurement, measurement.scheduler, measurement.plan
         self.dataset = measurement.dataset
-        self.words = len(self.dataset.source_words), len(self.dataset.target_words)
+        self.words = self.dataset.vocabulary_sizes
         self.workload = build_workload(self.plan.base, self.dataset)
         self.trained = flops.count_tokens(self.workload.training)
         self.evaluated = flops.count_tokens(self.workload.validation)

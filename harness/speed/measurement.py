@@ -59,8 +59,7 @@ class Measurement:
         self.weights: dict[Recipe | str, Path] = {}
         self.breakdowns: dict[str, dict[str, Any]] = {}
         self.scaling: list[Scaling] = []
-        words = len(dataset.source_words), len(dataset.target_words)
-        self.products = _by_products([job for job in plan.jobs if not job.baseline], words)
+        self.products = _by_products([job for job in plan.jobs if not job.baseline], dataset.vocabulary_sizes)
 
     def run(self) -> None:
         parts: dict[Part, Callable[[], None]] = {

@@ -142,7 +142,7 @@ class BaselineModel(ReusableModel):
     model: Trains | Decodes
 
     def __init__(self, job: ModelJob, dataset: Dataset) -> None:
-        recipe, words = job.spec.recipe, (len(dataset.source_words), len(dataset.target_words))
+        recipe, words = job.spec.recipe, dataset.vocabulary_sizes
         assert recipe is not None, "a baseline has the recipe of a built-in variant"
         self._recipe, self._words = recipe, words
         weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, seed=job.spec.seed)

@@ -6,7 +6,6 @@ computed from them. Absolute values hold for one machine and day; report ratios.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
-from harness.experiments.serialization import canonical_json, from_json, to_json
+from harness.experiments.serialization import from_json, json_digest, to_json
 from harness.experiments.specs import CudaGraphs, DataSpec, MatmulPrecision, Unknown
 from harness.speed.plan import DECODINGS
 from harness.speed.timed_model import Count, Number, Positive, String, TimedModel
@@ -257,8 +256,7 @@ class SpeedDocument(Checked):
     @property
     def id(self) -> str:
         """The name of its file: the day on which it was started, and a digest of its contents."""
-        digest = hashlib.sha256(canonical_json(to_json(self)).encode()).hexdigest()
-        return f"{KIND}-{self.started[:10]}-{digest[:10]}"
+        return f"{KIND}-{self.started[:10]}-{json_digest(to_json(self))[:10]}"
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -27,8 +27,7 @@ class Checked:
 class Samples(Checked):
     """The samples of a series in the order of its rounds. Quartiles are interpolated linearly between samples.
 
-    Raises:
-        ValueError: There is no sample, or a sample is not from 1e-12 to 1e12.
+    Raises: ValueError if there is no sample, or a sample is not from 1e-12 to 1e12.
     """
 
     values: tuple[float, ...]

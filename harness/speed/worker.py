@@ -6,7 +6,6 @@ without computing anything, so that it does not disturb the model being timed.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
-from harness.experiments.serialization import canonical_json, from_json
+from harness.experiments.serialization import from_json, json_digest
 from harness.experiments.specs import number_format
 from harness.processes import machine
 from harness.processes.json_process import serve
@@ -141,17 +140,19 @@ class Bench:
         batch_size = 1 if measure in SINGLE else job.spec.decoding.batch_size
         spec = replace(job.spec.decoding, beam=job.beam if measure in BEAM else 1, batch_size=batch_size)
         translations, unfinished = self.model.translate(sources, spec)
-        digest = hashlib.sha256(canonical_json(translations).encode()).hexdigest()
-        words = sum(map(len, translations))
-        return {"words": words, "unfinished": unfinished, "digest": digest, "translations": translations}
+        return {
+            "words": sum(map(len, translations)),
+            "unfinished": unfinished,
+            "digest": json_digest(translations),
+            "translations": translations,
+        }
 
     def _products_of(self, index: int) -> Products:
         if index not in self._products:
             spec = self.job.products[index]
             assert spec.recipe is not None
-            words = len(self.dataset.source_words), len(self.dataset.target_words)
-            precisions = spec.precision, spec.matmul_precision
-            products = Products(spec.recipe, words, self.workload.training, spec.device, *precisions)
+            sizes, precisions = self.dataset.vocabulary_sizes, (spec.precision, spec.matmul_precision)
+            products = Products(spec.recipe, sizes, self.workload.training, spec.device, *precisions)
             self._products = {index: products}
         return self._products[index]
 

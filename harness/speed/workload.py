@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 
+from harness.data.batch_digest import add_to_digest
 from harness.data.batches import evaluation_batches, training_batches
 from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
@@ -33,7 +34,7 @@ def build_workload(job: ModelJob, dataset: Dataset) -> Workload:
         batches = training_batches(dataset.train, job.spec.training, seed=job.spec.seed, epoch=0)
         training = tuple(islice(batches, job.amounts.updates))
     else:
-        training = synthetic_batches(job, len(dataset.source_words), len(dataset.target_words))
+        training = synthetic_batches(job, *dataset.vocabulary_sizes)
     validation = islice(evaluation_batches(dataset.validation), job.amounts.validation_batches)
     return Workload(
         training=training,
@@ -72,10 +73,8 @@ def _sentences(random: np.random.Generator, rows: int, length: int, vocabulary: 
 
 
 def digest(batches: Sequence[Batch]) -> str:
-    """Return the SHA-256 of batches: shapes and ids, in order."""
+    """Return the SHA-256 of batches, in order."""
     sha256 = hashlib.sha256()
     for batch in batches:
-        for ids in (batch.source, batch.target_in, batch.target_out):
-            sha256.update(np.array(ids.shape, dtype="<i8").tobytes())
-            sha256.update(ids.astype("<i4").tobytes())
+        add_to_digest(sha256, batch)
     return sha256.hexdigest()

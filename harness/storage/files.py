@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from harness.experiments.serialization import canonical_json
+from harness.experiments.serialization import canonical_json, json_digest
 
 try:
     import fcntl
@@ -94,22 +94,22 @@ def in_folder(folder: Path, make: Callable[[], T]) -> T:
     return make()
 
 
-def write_bytes(path: Path, content: bytes) -> str:
-    """Write a file atomically and return the SHA-256 of its content. Raises: as `replacing`."""
+def write_bytes(path: Path, content: bytes, most: int | None = None) -> str:
+    """Write a file atomically and return the SHA-256 of its content.
+
+    Raises: as `replacing`; also ValueError for more than `most` bytes, which could not be read again.
+    """
+    if most is not None and len(content) > most:
+        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {most:,}")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON atomically.
-
-    Raises: as `replacing`; also ValueError for NaN, infinity, and files too large to be read again.
-    """
-    content = (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    if len(content) > JSON_BYTES:
-        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes of JSON: expected at most {JSON_BYTES:,}")
-    write_bytes(path, content)
+    """Write indented JSON atomically. Raises: as `write_bytes`; also ValueError for NaN and infinity."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode(), JSON_BYTES)
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its seal. It reveals edits by hand, but not a forged seal."""
     unsealed = {name: item for name, item in value.items() if name != SEAL}
-    return hashlib.sha256(canonical_json(unsealed).encode()).hexdigest()
+    return json_digest(unsealed)
 
 
 def _create_temporary(path: Path) -> tuple[io.FileIO, Path]:

@@ -157,6 +157,12 @@ def completed(results: Path, variant: str) -> list[RunRecord]:
     return sorted(runs, key=lambda run: run.started)
 
 
+def check_completed(record: RunRecord) -> None:
+    """Raise ValueError if a run is not completed, so that it has no weights, translations and scores."""
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
+
+
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
     record = _own_record(results, only_id(_stored_ids(results), prefix, results))
@@ -222,10 +228,7 @@ def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]
     if len(hypotheses) > SENTENCES_COUNT:
         raise ValueError(f"{len(hypotheses):,} translations: expected at most {SENTENCES_COUNT:,}")
     lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
-    path, content = own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode()
-    if len(content) > HYPOTHESES_BYTES:
-        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {HYPOTHESES_BYTES:,}")
-    return files.write_bytes(path, content)
+    return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode(), HYPOTHESES_BYTES)
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:

@@ -17,15 +17,9 @@ from impls.contract import Arrays
 
 
 def write(path: Path, arrays: Arrays, most: int | None = None) -> str:
-    """Write a safetensors file atomically and return its SHA-256.
-
-    Raises: as `files.replacing`; also ValueError for a file of more than `most` bytes, which could not be read.
-    """
+    """Write a safetensors file atomically and return its SHA-256. Raises: as `files.write_bytes`."""
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
-    content = safetensors.numpy.save(contiguous)
-    if most is not None and len(content) > most:
-        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {most:,}")
-    return files.write_bytes(path, content)
+    return files.write_bytes(path, safetensors.numpy.save(contiguous), most)
 
 
 def read(path: Path, digest: str | None = None, most: int = files.FILE_BYTES) -> Arrays:

@@ -23,10 +23,6 @@ HEADER_BYTES = 4 * 2**20
 """The most bytes of the names and shapes in a checkpoint."""
 
 
-class ResumeRefused(ValueError):
-    """A checkpoint was written in an environment whose arithmetic differs from this one."""
-
-
 @dataclass
 class TrainingState:
     """The state of a run after an update.
@@ -106,21 +102,19 @@ def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) 
     notes = {name: value for name, value in vars(state).items() if name not in ("kept_weights", "totals")}
     notes["curve"] = to_json(state.curve)
     notes["batches"] = to_json(state.batches)
-    notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
     checkpoint_files.save(results, run_id, arrays, notes)
 
 
 def check_environment(results: Path, spec: RunSpec, environment: dict[str, Any]) -> None:
     """Check that a run can be resumed in this environment with the same arithmetic, if it has a checkpoint.
 
-    Raises:
-        ResumeRefused: The newest checkpoint was written with another processor, library version or setting that
-            changes results.
+    Raises: ValueError if the newest checkpoint was written with another processor, library version or setting that
+    changes results.
     """
     stored = checkpoint_files.notes(results, spec.id).get("environment")
     changes = arithmetic_differences(stored, environment, spec.computes) if isinstance(stored, dict) else []
     if changes:
-        raise ResumeRefused(
+        raise ValueError(
             f"run {spec.id}: its checkpoint was written with {', '.join(changes)}: the rest of the run would compute "
             f"differently; resume it where it was interrupted, remove {run_store.run_folder(results, spec.id)} to "
             "start it again, or accept the difference with --resume-anyway"
@@ -178,7 +172,7 @@ def _most_bytes(model: Seq2SeqModel) -> int:
 
 def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
     try:
-        best = math.inf if notes["best_loss"] is None else notes["best_loss"]
+        best = math.inf if notes["best_loss"] is None else notes["best_loss"]  # JSON has no infinity
         notes = notes | {"curve": from_json(list[EpochRecord], notes["curve"], "curve"), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: array.item() for name, array in _part(arrays, "totals/").items()}

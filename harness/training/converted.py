@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.data.dataset import Dataset
-from harness.evaluation.search import Decoded, Translation, length_penalties, suppressed
+from harness.evaluation.search import Decoded, Translation, length_penalties
 from harness.experiments.specs import DecodingSpec
 from harness.processes.environment_variables import baseline_environment, worker_environment
 from harness.storage.records import RunRecord
 from harness.training import load, weight_export
 from impls import registry
-from impls.baselines.protocol import Candidate, Search
+from impls.baselines.protocol import Candidate
 from impls.contract import Ids
 
 KIND = "ctranslate2"
@@ -44,8 +44,7 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
     `record` is that of a completed run that `check` accepts, `dataset` its corpus, and `compute_type` the number format
     of the weights: "float32", "bfloat16" or "int8".
 
-    Raises:
-        ValueError: As `load.stored_weights`, or the library cannot express the recipe or cannot be used here.
+    Raises: ValueError as `load.stored_weights`, and if the library cannot express the recipe or cannot be used here.
     """
     assert record.spec.recipe is not None
     arrays = load.stored_weights(record, results, dataset)
@@ -57,7 +56,7 @@ def translator(record: RunRecord, results: Path, dataset: Dataset, *, device: st
         model = registry.load_exported(compute_type, record.spec.recipe, words, folder, device=device)
 
     def translate(sources: Sequence[Ids], decoding: DecodingSpec) -> Decoded:
-        search = Search(decoding.beam, decoding.max_tokens, decoding.length_penalty, suppressed(decoding))
+        search = weight_export.search_settings(decoding)
         found = model.candidates(sources, search=search, batch_size=decoding.batch_size)
         best = tuple(_best(candidates, decoding) for candidates in found)
         return Decoded(best, ties=0, unfinished=sum(not translation.finished for translation in best))

@@ -17,6 +17,7 @@ from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
 from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec, lengths_within
+from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
@@ -24,6 +25,7 @@ from harness.training import reuse
 from impls import registry
 from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
+from impls.weights import shapes
 
 TRAIN_AGAIN = "remove its folder and train it again, or train it in another folder of results"
 """A completed run is not trained again as long as its record is there."""
@@ -32,8 +34,7 @@ TRAIN_AGAIN = "remove its folder and train it again, or train it in another fold
 def find_variant(name: str) -> str:
     """Return `name` if it is a variant. The module of package.module:NAME may be in the current folder.
 
-    Raises:
-        ValueError: No variant has this name; the message suggests the closest one.
+    Raises: ValueError if no variant has this name, with the closest one.
     """
     folder = os.getcwd()
     if ":" in name and folder not in sys.path:
@@ -100,8 +101,7 @@ def base_spec(
 def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> DataSpec:
     """Return the settings of a corpus: by default the captions, or "files" if there are any.
 
-    Raises:
-        ValueError: A name of `files` is unknown or missing, or `files` are given for another corpus.
+    Raises: ValueError if a name of `files` is unknown or missing, or `files` are given for another corpus.
     """
     corpus = corpus or ("files" if files else "captions")
     if corpus == "files":
@@ -149,7 +149,6 @@ def load_model(
         ValueError: The weights are missing or damaged, do not have the shapes of the recipe, or the record names an
             external builder and `import_builder` is false.
     """
-    from harness.processes.environment_variables import worker_environment
     from harness.training.train import build_model
 
     spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
@@ -179,8 +178,6 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
         ValueError: They are missing or damaged, do not have the shapes of the recipe, or the dataset has other
             vocabularies than the run.
     """
-    from impls.weights import shapes
-
     if not run_store.has(results, record.id, run_store.WEIGHTS):
         raise ValueError(
             f"run {record.id}: {results} does not have its weights; published runs have none: {TRAIN_AGAIN}"
@@ -193,9 +190,8 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
             )
     weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     recipe = record.spec.recipe
-    words = len(dataset.source_words), len(dataset.target_words)
     stored = {name: array.shape for name, array in weights.items()}
-    if recipe is not None and stored != dict(shapes(recipe, *words)):
+    if recipe is not None and stored != dict(shapes(recipe, *dataset.vocabulary_sizes)):
         raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
     return weights
 

@@ -26,12 +26,12 @@ TOKENIZERS = {
 }
 MULTI30K = "Multi30k is for non-commercial research and education; cite Elliott, Frank, Sima'an and Specia (2016)."
 
-_SENTENCES = {
-    "de": "ein hund springt über einen zaun .",
-    "en": "a dog is jumping over a fence .",
-    "fr": "un chien saute par-dessus une clôture .",
+SENTENCES = {
+    "de": "Ein Hund springt über einen Zaun.",
+    "en": "A dog is jumping over a fence.",
+    "fr": "Un chien saute par-dessus une clôture.",
 }
-"""The tokens of an example in each source language; for other languages there is only a place for one."""
+"""An example in each source language; for other languages there is only a place for one."""
 _CTRANSLATE2 = """\
 import ctranslate2
 
@@ -183,7 +183,8 @@ def _code(record: RunRecord, kind: str) -> str:
     if recipe is None:
         return _WEIGHTS_ALONE
     template = {"ctranslate2": _CTRANSLATE2, "huggingface": _HUGGINGFACE, "safetensors": _SAFETENSORS}[kind]
-    example = json.dumps(_SENTENCES.get(record.spec.data.source_language, "...").split(), ensure_ascii=False)
+    sentence = SENTENCES.get(record.spec.data.source_language, "…")
+    example = json.dumps(sentence.lower().replace(".", " .").split(), ensure_ascii=False)
     never = json.dumps([[SPECIAL_TOKENS[index]] for index in suppressed(decoding)])
     return template.format(
         sentences=f"sentences = [{example}]  # tokens, as described above",

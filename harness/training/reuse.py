@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from harness.data.dataset import text_digests
 from harness.experiments.specs import RunSpec
 from harness.processes.machine import arithmetic_differences
 from harness.storage import checkpoint_files, locks, run_store
@@ -33,8 +34,6 @@ def reusable_records(
         ValueError: The record of a run is of another version; or a run was trained on the user's files or with the
             user's module, and a file has changed or is missing. The message names the run and the file.
     """
-    from harness.data.dataset import text_digests
-
     records = []
     for spec in specs:
         if record := run_store.finished(results, spec.id, complain=complain):
@@ -77,8 +76,7 @@ def has_other_builder(record: RunRecord) -> bool:
 def imported_digest(variant: str) -> str:
     """Return the SHA-256 of the module of "package.module:NAME", as `registry.source_digest`.
 
-    Raises:
-        ValueError: The file has changed since its import. Python still executes the code that it has imported.
+    Raises: ValueError if the file has changed since its import: Python still executes the code that it has imported.
     """
     digest, name = registry.source_digest(variant), variant.partition(":")[0]
     spec = sys.modules[name].__spec__

@@ -15,6 +15,7 @@ import numpy as np
 
 import impls
 from harness.data import preprocess
+from harness.data.batch_digest import array_digests
 from harness.data.batches import training_batches
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.evaluate import TestResults, measure, validation_bleu
@@ -117,7 +118,6 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     """
     if torch := sys.modules.get("torch"):  # imported before, as in a notebook: it reads OMP_NUM_THREADS no more
         torch.set_num_threads(spec.threads)
-    words = len(dataset.source_words), len(dataset.target_words)
     settings: dict[str, Any] = {
         "training": spec.training,
         "seed": spec.seed,
@@ -127,8 +127,8 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     }
     if spec.recipe is not None:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
-        return impls.build(spec.recipe, *words, **settings)
-    model = registry.build_external(spec.variant, *words, **settings)
+        return impls.build(spec.recipe, *dataset.vocabulary_sizes, **settings)
+    model = registry.build_external(spec.variant, *dataset.vocabulary_sizes, **settings)
     registry.check_computes(spec.variant, model, spec.framework, spec.backend)
     return model
 
@@ -167,7 +167,7 @@ class _Run:
             self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
         run_store.check_limits(len(dataset.test), initial)
-        self.initial_digests = machine.array_digests(initial)
+        self.initial_digests = array_digests(initial)
         self.parameters = sum(weight.size for weight in initial.values())
         self.embedding_rms = embedding_rms(spec.recipe, initial)
         self.earlier_seconds = 0.0

@@ -15,6 +15,7 @@ from pathlib import Path
 from harness.data.dataset import Dataset, of_run
 from harness.evaluation.search import suppressed
 from harness.experiments.serialization import to_json
+from harness.experiments.specs import DecodingSpec
 from harness.storage import files, tensors
 from harness.storage.records import RunRecord
 from harness.training import load, model_card
@@ -66,16 +67,18 @@ def check_convertible(record: RunRecord, kind: str, *, advice: str) -> None:
 def convert(record: RunRecord, dataset: Dataset, weights: Arrays, kind: str, folder: Path) -> None:
     """Write the weights of a run in the form of a library into an existing folder.
 
-    Raises:
-        ValueError: The library cannot express the recipe; the message names the setting.
+    Raises: ValueError if the library cannot express the recipe, with the setting.
     """
-    decoding = record.spec.decoding
-    search = Search(decoding.beam, decoding.max_tokens, decoding.length_penalty, suppressed(decoding))
-    words = dataset.source_words, dataset.target_words
+    words, search = (dataset.source_words, dataset.target_words), search_settings(record.spec.decoding)
     try:
         registry.exporter(kind)(record.spec.recipe, weights, words, str(folder), search=search)
     except ValueError as error:
         raise ValueError(f"run {record.id} cannot be exported to {kind}: {error}") from error
+
+
+def search_settings(decoding: DecodingSpec) -> Search:
+    """Return the settings of a search as other libraries take them."""
+    return Search(decoding.beam, decoding.max_tokens, decoding.length_penalty, suppressed(decoding))
 
 
 def _write_canonical(record: RunRecord, dataset: Dataset, weights: Arrays, folder: Path) -> None:

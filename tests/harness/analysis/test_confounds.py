@@ -115,7 +115,7 @@ def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkey
     settings = spec("learned_positions", replace(TINY, positions="sinusoidal", embedding_init="width"), updates=2)
     trained = train.run(settings, results)
     prepared = prepare(settings.data)
-    initial = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), seed=0)
+    initial = weights.initial(settings.recipe, *prepared.vocabulary_sizes, seed=0)
     assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, initial)
     assert not check(results).failed
     wrong = [{**trained.sizes, name: trained.sizes[name] * 1.01} for name in RMS]

@@ -29,8 +29,6 @@ BAD = {
     "bench --epochs 0": "'0' is not a whole number of at least 1",
     "bench --direction de": "direction='de'",
     "bench --corpus captions --direction fr-en": "direction='fr-en'",
-    "bench --set recipe.dropot=0.3": "did you mean 'recipe.dropout'?",
-    "bench --set recpie.dropot=0.3": "did you mean 'recipe.dropout'?",
     "bench --set dropout=0.2": "did you mean 'recipe.dropout'?",
     "bench --set recipe.positions=alibi": "bahdanau_gru has no setting 'recipe.positions'; change it in one variant",
     "settings counting_model:build --set recipe.width=3": "build is a builder and has no recipe; change its code",

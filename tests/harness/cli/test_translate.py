@@ -16,6 +16,7 @@ from small_runs import TINY, spec
 
 import harness
 from harness import api
+from harness.cli import translate
 from harness.cli.main import main
 from harness.data import dataset, text_files
 from harness.evaluation import evaluate, search
@@ -79,7 +80,7 @@ def test_translate_with_a_variant_uses_its_latest_run(
 
 def test_translate_reads_an_argument_as_a_line_of_a_file(of_run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     encode = Mock(side_effect=dataset.encode)
-    monkeypatch.setattr(dataset, "encode", encode)
+    monkeypatch.setattr(translate, "encode", encode)
     Path("text").write_text(" Ein  Hund \n", encoding="utf-8")
     for words in ([" Ein  Hund "], ["Ein \nHund"], ["--file", "text"]):
         assert main(["translate", *of_run, *words]) == 0

@@ -156,7 +156,7 @@ def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("variant", ["learned_positions", "bahdanau_gru"])
 def test_self_check_costs_less_than_2_percent_of_training(variant: str, multi30k_folder: Path) -> None:
     prepared, settings = prepare(DataSpec(corpus="multi30k")), Training()
-    words = len(prepared.source_words), len(prepared.target_words)
+    words = prepared.vocabulary_sizes
     model = impls.build(registry.recipe(variant), *words, training=settings)
     batches = list(itertools.islice(training_batches(prepared.train, settings, seed=0, epoch=0), 6))
     began = time.process_time()

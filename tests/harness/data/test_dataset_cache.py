@@ -20,7 +20,7 @@ from small_runs import DATA
 from harness.data import cache, corpora, preprocess, tokenizer_process
 from harness.data.dataset import prepare, unavailable
 from harness.data.multi30k import DataUnavailable
-from harness.experiments.serialization import canonical_json
+from harness.experiments.serialization import canonical_json, json_digest
 from harness.experiments.specs import DataSpec
 
 WORDS = DataSpec(corpus="captions", tokenizer="whitespace")
@@ -93,7 +93,7 @@ def test_cache_entry_reads_and_writes_nothing_outside(name: str, tmp_path: Path)
         cache.write_entry(tmp_path / "entry", {}, {name: b"another"})
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
     body = {"description": {}, "files": {name: cache.digest(b"secret")}}
-    sealed = canonical_json({**body, "digest": cache.digest(canonical_json(body).encode())})
+    sealed = canonical_json({**body, "digest": json_digest(body)})
     (tmp_path / "entry").mkdir()
     (tmp_path / "entry/contents.json").write_text(sealed)
     assert cache.read_description(tmp_path / "entry") == {}
@@ -135,7 +135,7 @@ def test_key_depends_on_everything_that_determines_the_ids(tmp_path: Path, monke
     multi30k = DataSpec()
 
     def key(data: DataSpec) -> str:
-        return preprocess.key(preprocess.identity(data, corpora.signature(data) or corpora.load(data).digests))
+        return json_digest(preprocess.identity(data, corpora.signature(data) or corpora.load(data).digests))
 
     values: dict[str, Any] = {"corpus": "captions", "direction": "en-de", "test_split": "test_2017_flickr"}
     values |= {"tokenizer": "moses", "case": "kept", "vocabulary": "joint", "minimum_frequency": 3}
@@ -211,7 +211,7 @@ def test_prepare_cached_multi30k_needs_no_text(monkeypatch: pytest.MonkeyPatch) 
     identity = preprocess.identity(data, corpora.signature(data) or {})
     captions = corpora.load(WORDS)
     description, files = preprocess.preprocess(data, captions, identity)
-    cache.write_entry(cache.folder() / "prepared" / preprocess.key(identity), description, files)
+    cache.write_entry(cache.folder() / "prepared" / json_digest(identity), description, files)
     assert unavailable(data) is None
     assert len(prepare(data).train) == len(captions.splits["train"][0])
     assert unavailable(WORDS) is None

@@ -95,6 +95,11 @@ def test_forecast_runs_reads_progress_from_the_newest_intact_checkpoint(
     assert sweep.forecast_runs([run], tmp_path, 1).progress == {run.id: 3 / 21}
 
 
+def test_forecast_of_no_runs_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eta, "core_rate", lambda: pytest.fail("it takes seconds"))
+    assert sweep.forecast_runs([], tmp_path, 1).seconds() is None
+
+
 def test_forecast_is_unknown_if_the_measurement_of_this_machine_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

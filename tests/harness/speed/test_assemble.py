@@ -94,7 +94,7 @@ def counted(dataset: Dataset) -> tuple[flops.Tokens, flops.Tokens, tuple[int, in
     training = jobs()[0].spec.training
     batches = list(training_batches(dataset.train, training, seed=0, epoch=0))[:2]
     validation = [batch for batch, _ in evaluation_batches(dataset.validation)][:1]
-    words = len(dataset.source_words), len(dataset.target_words)
+    words = dataset.vocabulary_sizes
     assert words[0] != words[1]
     return flops.count_tokens(batches), flops.count_tokens(validation), words
 

@@ -28,6 +28,7 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.worker import Bench
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.training import load
 from impls import registry
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -195,10 +196,9 @@ def test_speed_with_two_runs_of_one_recipe_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
 ) -> None:
     words = ["--variant", "paper", "--baseline", "none"]
-    plan, prepared = planned(*words)
-    fields = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
-    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **fields))
-    monkeypatch.setattr(run_store, "load_weights", lambda *_: {})
+    paper = planned(*words)[0].jobs[0].spec
+    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, spec=paper, status="completed"))
+    monkeypatch.setattr(load, "stored_weights", lambda *_: {})
     message = "--weights second: run first has the same recipe; give one run per recipe"
     refused([*TOY, *words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)], message)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Records survive JSON, records of version 1 are completed, and published ids do not change."""
+"""Records survive JSON, records of other versions are refused, and published ids do not change."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_load_sentences_other_number_or_no_tokens_is_rejected(tmp_path: Path) ->
 def test_write_larger_than_the_limit_of_reading_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be written: .* bytes: expected at most 100"):
         tensors.write(tmp_path / "it", {"a": np.zeros(100)}, 100)
-    with pytest.raises(ValueError, match="cannot be written: .* bytes of JSON: expected at most"):
+    with pytest.raises(ValueError, match="cannot be written: .* bytes: expected at most"):
         files.write_json(tmp_path / "it", "a" * files.JSON_BYTES)
     assert not list(tmp_path.iterdir())
 

@@ -21,7 +21,7 @@ from interrupted_runs import interrupted
 from small_runs import DATA, TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from stored_files import comparable
 
-from harness.data.batch_digest import weights_digest
+from harness.data.batch_digest import array_digests, weights_digest
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation
@@ -149,7 +149,7 @@ def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Pat
     assert list(fingerprints["weights_after"]) == ["7", "14", "21"]
     kept_digest = fingerprints["weights_after"][str(7 * record.chosen_epochs[0])]
     assert kept_digest == weights_digest(run_store.load_weights(results, TORCH.id))
-    assert fingerprints["weights"] == machine.array_digests(train.build_model(TORCH, prepared).weights())
+    assert fingerprints["weights"] == array_digests(train.build_model(TORCH, prepared).weights())
     assert fingerprints["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
     assert fingerprints["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
     assert fingerprints["trained_weights"] == file_digest(results / TORCH.id / "weights.safetensors")
