@@ -143,7 +143,6 @@ class RunTable:
     def departures(self) -> tuple[str, ...]:
         """The reasons why these results are not comparable with published ones; empty if they are."""
         data, specs = self.records[0].spec.data, [(row.label, row.records[0].spec) for row in self.rows]
-        free = {"recipe.dropout"} if self.budget == "source" else set()
         short = [
             row.label
             for row in self.rows
@@ -151,7 +150,7 @@ class RunTable:
         ]
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
         sources = "its source" if len(retrained) == 1 else "their sources"
-        changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
+        changed = [label for label, spec in specs if changed_fields(spec)]
         both = retrained == changed
         other_data = dict.fromkeys(name for _, spec in specs for name in _other_data(spec))
         reasons = (

@@ -53,9 +53,12 @@ def with_own_data(spec: RunSpec) -> RunSpec:
 
 
 def _built_in(spec: RunSpec) -> Recipe | None:
-    """Return the built-in recipe of a run's variant; None if the variant has none of this kind."""
+    """Return the built-in recipe of a run's variant; None if the variant has none of this kind.
+
+    In budget "source" it has the settings of the variant's source, such as its dropout.
+    """
     recipe = RECIPES.get(spec.variant)
-    return recipe if type(recipe) is type(spec.recipe) else None
+    return with_own_data(replace(spec, recipe=recipe)).recipe if type(recipe) is type(spec.recipe) else None
 
 
 def _own_settings(spec: RunSpec) -> dict[str, Any]:

@@ -183,6 +183,21 @@ def controlled_differences() -> dict[tuple[str, str], tuple[str, ...]]:
     return differences
 
 
+def test_results_page_repeats_the_runs_with_their_own_training() -> None:
+    by_budget = grouped(RECORDS, lambda run: run.spec.budget)
+    equal = grouped(by_budget["controlled"], row_name)
+    lines = section("Each variant with its own training").split("\n")
+    for variant, runs in grouped(by_budget["source"], row_name).items():
+        (line,) = (line for line in lines if line.startswith(f"| `{variant}` |"))
+        cells = [str(len(runs[0].curve)), str(len(runs))]
+        cells += [
+            f"{np.mean([run.scores[name] for run in some]):.{digits}f}"
+            for name, digits in (("bleu_sacre", 1), ("test_perplexity", 2))
+            for some in (runs, equal[variant])
+        ]
+        assert line.strip("| ").split(" | ")[-len(cells) :] == cells
+
+
 def negated(number: str) -> str:
     """Return a number as text with the other sign."""
     return number.translate({ord("+"): "−", ord("−"): "+"})

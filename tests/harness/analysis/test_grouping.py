@@ -75,6 +75,25 @@ def test_labels_name_the_settings_that_tell_rows_of_a_variant_apart(settings: li
     assert {row.label for row in rows(replace(record(), id=one.id, spec=one) for one in specs)} == labels
 
 
+@pytest.mark.parametrize(
+    ("budget", "dropout", "label"),
+    [
+        ("source", 0.2, "sinusoidal_handmade"),
+        ("source", 0.1, "sinusoidal_handmade (dropout=0.1)"),
+        ("controlled", 0.1, "sinusoidal_handmade"),
+        ("controlled", 0.2, "sinusoidal_handmade (dropout=0.2)"),
+    ],
+)
+def test_recipe_settings_of_the_source_are_the_variants_own_with_its_own_training(
+    budget: Budget, dropout: float, label: str
+) -> None:
+    name = "sinusoidal_handmade"
+    run = record(name, budget=budget, recipe=replace(RECIPES[name], dropout=dropout), training=TRAININGS[name])
+    (table,) = groups([run])
+    assert [row.label for row in table.rows] == [label]
+    assert any("recipe settings" in reason for reason in table.departures) == (label != name)
+
+
 def test_other_vocabulary_of_two_rows_is_that_of_the_later_one() -> None:
     digests = {"learned_positions": "0" * 64, "paper": "1" * 64}
     runs = [with_digests(record(name, budget="source"), target_vocabulary=digests[name]) for name in digests]
