@@ -13,11 +13,11 @@ import pytest
 from places import ROOT
 from small_runs import OPTIONS
 
-from harness.cli import run
 from harness.cli.main import main, parser
 from harness.data import captions
 from harness.execution import launcher
 from harness.experiments.suites import SUITES, VARIANTS
+from harness.training import model_card
 from impls import registry, weights
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_sentences_of_examples_have_only_words_of_the_captions() -> None:
     texts = (path.read_text(encoding="utf-8") for path in paths)
     found = {sentence for text in texts for sentence in re.findall(r"""["'](Eine? [^"'\\]+)""", text, re.IGNORECASE)}
     assert len(found) >= 2
-    for side, sentences in enumerate(({*found, run.SENTENCES["de"]}, {run.SENTENCES["en"]})):
+    for side, sentences in enumerate(({*found, model_card.SENTENCES["de"]}, {model_card.SENTENCES["en"]})):
         known = {word for pair in captions.pairs()["train"] for word in pair[side].lower().split()}
         unknown = {word for sentence in sentences for word in sentence.lower().split()} - known
         assert not unknown
