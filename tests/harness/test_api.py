@@ -180,14 +180,14 @@ def test_leaderboard_has_intervals_and_html() -> None:
 def test_compare_looks_among_filtered_runs_only() -> None:
     runs = harness.load(PUBLISHED)
     with pytest.warns(UserWarning, match="learned_positions has 2 rows of runs: comparing .*framework=torch") as warned:
-        compared = runs.filter(budget="controlled").compare("learned_positions", "paper")
+        compared = runs.filter(budget="controlled").compare("learned_positions", "torch_reference")
     assert warned[0].filename == __file__
     assert compared.to_pandas()["metric"].is_unique
     with pytest.warns(UserWarning, match="learned_positions has 3 rows of runs: comparing .*framework=torch"):
-        everywhere = runs.compare("learned_positions", "paper")  # in the only table with both
+        everywhere = runs.compare("learned_positions", "torch_reference")  # in the only table with both
     assert everywhere.to_pandas().equals(compared.to_pandas())
     with pytest.raises(ValueError, match="these runs of .*published have no such variant or run"):
-        runs.filter(budget="source").compare("learned_positions", "paper")
+        runs.filter(budget="source").compare("learned_positions", "torch_reference")
 
 
 def test_compare_gives_the_means_intervals_and_p_values_of_the_report() -> None:
