@@ -131,7 +131,8 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
 
 def test_results_page_repeats_the_runs_on_tying() -> None:
     text = section("Why is `paper` ahead?")
-    paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
+    controlled = [run for run in RECORDS if run.spec.budget == "controlled"]
+    paper = [run for run in controlled if (run.spec.variant, run.spec.seed) == ("paper", 0)]
     budgets = grouped(FOLDERS[TYING], lambda run: run.spec.budget)
     pilots = grouped(budgets["pilot"], positions_and_tying)
     assert {rate_tuning.choose(runs).rate for runs in pilots.values()} == {0.001}
