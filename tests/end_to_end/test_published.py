@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import html
 import itertools
 import json
 import math
@@ -19,7 +18,18 @@ import published_pages
 import pytest
 import readme_results
 from places import ROOT
-from published_records import FOLDERS, PUBLISHED, RECORDS, REPORTS, RESULTS_PAGE, grouped, section
+from published_records import (
+    EFFECT,
+    FOLDERS,
+    PUBLISHED,
+    RECORDS,
+    REPORTS,
+    RESULTS_PAGE,
+    controlled_differences,
+    grouped,
+    joined,
+    section,
+)
 
 from harness.analysis.evidence import metric_function, row_evidence
 from harness.analysis.metric_registry import METRICS
@@ -33,36 +43,29 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
 
-SPEED = {ROOT / path: pages for path, pages in published_pages.SPEED.items()}
-
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_folder_holds_only_records_translations_and_counts(folder: Path) -> None:
-    records = FOLDERS[folder]
-    names = {path.name for path in folder.iterdir() if path not in (*FOLDERS, *SPEED)}
+    records, path = FOLDERS[folder], ROOT / folder
+    others = {other.name for other in (*FOLDERS, *published_pages.SPEED) if other.parent == folder}
+    names = {entry.name for entry in path.iterdir()} - others
     assert names == {record.id for record in records} == {record.spec.id for record in records}
     for record in records:
-        files = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
+        files = {file.name for file in (path / record.id).iterdir() if not file.name.startswith("weights")}
         assert files - {run_store.ATTENTION} == {run_store.RECORD, run_store.HYPOTHESES, run_store.SENTENCES}
-        run_store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
-        lines = (folder / record.id / run_store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        run_store.load_hypotheses(path, record.id, record.fingerprints["hypotheses"])
+        lines = (path / record.id / run_store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the corpus, every score is also recomputed from the stored translations (C31)."""
-    code = main(["check", "--verbose", "--results", str(folder)])
+    code = main(["check", "--verbose", "--results", str(ROOT / folder)])
     output = capsys.readouterr().out
     assert code == 0, output
-    if folder == ROOT / published_pages.CAPTIONS or os.environ.get("MULTI30K_DIR"):
+    if folder == published_pages.CAPTIONS or os.environ.get("MULTI30K_DIR"):
         assert f"C31 recomputed scores ok ({len(FOLDERS[folder])} runs" in re.sub(r" +", " ", output)
-
-
-def words_of(record: RunRecord) -> list[str]:
-    words = shlex.split(record.command)
-    assert words[:3] == ["python", "-m", "harness"]
-    return words[3:]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_published_mean_of_seeds_equals_the_tutorial() -> None:
     )
     assert 5.27 <= perplexity.mean() <= 5.38, "the range of six versions of the tutorial"
     assert 35.1 <= bleu.mean() <= 36.5
-    text = " ".join(RESULTS_PAGE.split())
+    text = joined(RESULTS_PAGE)
     values = f"perplexities from {perplexity.min():.3f} to {perplexity.max():.3f}"
     values += f" and BLEU from {bleu.min():.2f} to {bleu.max():.2f}"
     assert f"Three seeds here give {values}" in text
@@ -158,29 +161,10 @@ PAIRS = (
 )
 """The differences that the results page reports on the controlled comparison, in its order."""
 
-EFFECT = re.compile(r"([+−]?\d+\.\d\d) \(([+−]?\d+\.\d\d) to ([+−]?\d+\.\d\d); p (<?\d\.\d{3})")
-
 
 def row_name(record: RunRecord) -> str:
     """Return the name of a run's row on the results page."""
     return readme_results.variant(record).replace("`", "")
-
-
-def controlled_differences() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return each difference in sacreBLEU of the published page, with its interval and its p."""
-    page = html.unescape((REPORTS / "index.md").read_text(encoding="utf-8"))
-    table = page.partition("**sacreBLEU, Controlled: ")[2].partition("\n\n**")[0]
-    head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    keras = {name: name.replace(" (torch)", "").replace(" (keras on tensorflow)", " in Keras") for name, *_ in rows}
-    differences = {}
-    for name, *cells in rows:
-        for column, cell in zip(head[1:], cells, strict=False):
-            if effect := EFFECT.search(re.sub(r" [▲▼~?]", "", cell)):
-                difference, low, high, p = effect.groups()
-                pair = keras[name], keras.get(column, column.replace(" (torch)", ""))
-                differences[pair] = difference, low, high, p
-                differences[pair[::-1]] = (*map(negated, (difference, high, low)), p)
-    return differences
 
 
 def test_results_page_repeats_the_runs_with_their_own_training() -> None:
@@ -198,11 +182,6 @@ def test_results_page_repeats_the_runs_with_their_own_training() -> None:
         assert line.strip("| ").split(" | ")[-len(cells) :] == cells
 
 
-def negated(number: str) -> str:
-    """Return a number as text with the other sign."""
-    return number.translate({ord("+"): "−", ord("−"): "+"})
-
-
 def test_results_page_repeats_the_controlled_comparison() -> None:
     controlled = grouped((run for run in RECORDS if run.spec.budget == "controlled"), row_name)
     text = section("The controlled comparison")
@@ -212,8 +191,7 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
         title = f"`{variant}`".replace(" in Keras`", "` in Keras")
         row = [title, f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
         assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in text
-    text = " ".join(text.split())
-    differences = controlled_differences()
+    text, differences = joined(text), controlled_differences(REPORTS / "index.md")
     assert [effect.groups() for effect in EFFECT.finditer(text)] == [differences[pair] for pair in PAIRS]
     assert_noise_of_the_gru(text, controlled)
 
@@ -252,7 +230,8 @@ def possible_runs(plan: ablate.AblationPlan) -> list[RunSpec]:
 
 def words_of_today(record: RunRecord) -> list[str]:
     """Return the words that plan a run today: for the earlier settings of `tuned`, with the file that has them."""
-    command, *options = words_of(record)
+    python, option, program, command, *options = shlex.split(record.command)
+    assert (python, option, program) == ("python", "-m", "harness")
     if record.spec.variant == "tuned" and changed_fields(record.spec) and "--set recipe." not in record.command:
         options = ["--config", str(ROOT / "examples" / "pre_norm_tuned.toml"), *options]
     return [command, *options]

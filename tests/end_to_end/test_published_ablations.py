@@ -7,25 +7,29 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import published_pages
 import pytest
-from places import ROOT
-from published_records import FOLDERS, RECORDS, REPORTS, RESULTS_PAGE, grouped, lowest_loss_and_bleu, section
+from published_pages import ABLATION, LAYERS, SMALLER, TUTORIAL_SIZE, TYING
+from published_records import (
+    FOLDERS,
+    RECORDS,
+    REPORTS,
+    RESULTS_PAGE,
+    grouped,
+    joined,
+    lowest_loss_and_bleu,
+    section,
+)
 
 from harness.execution import rate_tuning
 from harness.experiments.run_names import flat_settings
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS
 
-ABLATION, SMALLER, TUTORIAL_SIZE, TYING, LAYERS = (
-    ROOT / getattr(published_pages, name) for name in ("ABLATION", "SMALLER", "TUTORIAL_SIZE", "TYING", "LAYERS")
-)
-
 
 def assert_effects_are_published(text: str, pages: str, count: int) -> None:
     """Assert that a section has this number of effects, all of which are on the page of an ablation."""
     page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / pages / "index.md").read_text(encoding="utf-8"))
-    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(text.split()))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", joined(text))
     assert len(effects) == count
     assert not [effect for effect in effects if effect not in page]
 
@@ -74,7 +78,7 @@ def test_results_page_repeats_the_chosen_rates(folder: Path) -> None:
     assert {pair: rate_tuning.choose(runs).rate for pair, runs in pilots.items()} == dict.fromkeys(
         pilots, usual
     ) | others
-    text = " ".join(section(title).split())
+    text = joined(section(title))
     assert all(sentence in text for sentence in sentences)
 
 
@@ -84,7 +88,7 @@ def test_results_page_repeats_where_pilots_chose_wrongly() -> None:
     pairs = [("rotary", "width"), ("alibi", "width")]
     rows = [(lowest_loss_and_bleu(tuned[pair]), lowest_loss_and_bleu(fixed[pair])) for pair in pairs]
     losses, scores = ([f"{after[index]} instead of {before[index]}" for after, before in rows] for index in range(2))
-    text = " ".join(section("Which detail matters?").split())
+    text = joined(section("Which detail matters?"))
     assert f"loss {' and '.join(losses)}, BLEU {' and '.join(scores)}" in text
 
 
@@ -122,7 +126,7 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
     text = section("Norms, activations and feed-forward")
     chosen = {rate_tuning.choose(records).rate for records in grouped(pilots, changed_level).values()}
     assert chosen == {0.001}
-    assert "All eight recipes choose 0.001" in " ".join(text.split())
+    assert "All eight recipes choose 0.001" in joined(text)
     for level, records in levels.items():
         loss, bleu = lowest_loss_and_bleu(records)
         assert f"| `{level}` | {loss} | {bleu} |" in text
@@ -158,4 +162,4 @@ def test_results_page_names_the_settings_in_which_the_sizes_of_tying_differ() ->
     small, large = training[128], training[256]
     differing = {name for name in small if small[name] != large[name]}
     assert differing == {f"training.{name}" for name in ("epochs", "peak_rate", "batch_size", "batching")}
-    assert "The two settings also differ in learning rate, batch size and batching." in RESULTS_PAGE.replace("\n ", "")
+    assert "The two settings also differ in learning rate, batch size and batching." in joined(RESULTS_PAGE)

@@ -8,13 +8,13 @@ import re
 import published_pages
 import pytest
 from places import ROOT
+from published_records import FOLDERS, section
 
 from harness.cli.main import main
-from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-RECORDS = run_store.records(ROOT / published_pages.BACKENDS)
-SECTION = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split("## The same models on three frameworks")[1]
+RECORDS = FOLDERS[published_pages.BACKENDS]
+SECTION = section("The same models on three frameworks")
 NAMES = {"torch": "PyTorch", "tensorflow": "Keras on TensorFlow", "jax": "Keras on JAX"}
 
 
@@ -44,7 +44,7 @@ PAIRS = (
 
 
 def test_results_page_repeats_the_differences_of_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    differences = re.findall(r"([+−]\d\.\d\d)(?:\s+sacreBLEU)? \(p (\d\.\d{3})\)", SECTION.split("\n## ")[0])
+    differences = re.findall(r"([+−]\d\.\d\d)(?:\s+sacreBLEU)? \(p (\d\.\d{3})\)", SECTION)
     assert len(differences) == len(PAIRS)
     ids = {label(record): record.id for record in RECORDS}
     for (subject, base), (difference, p) in zip(PAIRS, differences, strict=True):

@@ -2,65 +2,42 @@
 
 from __future__ import annotations
 
-import html
 import re
-from pathlib import Path
 
 import numpy as np
 import published_pages
 import pytest
 from places import ROOT
+from published_records import FOLDERS, REPORTS, RESULTS_PAGE, controlled_differences, joined, section
 
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.reporting.speed_tables import interval
 from harness.speed import speed_document
-from harness.storage import run_store
+from harness.storage.records import RunRecord
 
-GPU, PLAIN = (run_store.records(ROOT / folder) for folder in (published_pages.GPU, published_pages.PLAIN))
+GPU = FOLDERS[published_pages.GPU]
 CPU = [
     run
-    for run in (*run_store.records(ROOT / published_pages.RESULTS), *PLAIN)
+    for run in (*FOLDERS[published_pages.RESULTS], *FOLDERS[published_pages.PLAIN])
     if (run.spec.budget, run.environment["framework"]) == ("controlled", "torch")
 ]
-RESULTS_PAGE = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
-SECTION = RESULTS_PAGE.split("## The same comparison on a GPU ")[1].split(" ## ")[0]
+SECTION = joined(section("The same comparison on a GPU"))
 VARIANTS = sorted({run.spec.variant for run in GPU})
 BASE = "learned_positions"
-EFFECT = re.compile(r"([+−]?\d+\.\d\d)(?: [▲▼~])? \(([+−]?\d+\.\d\d) to ([+−]?\d+\.\d\d); (p <?\d\.\d{3})")
-
-
 SEEDS, COMMON_SEEDS = range(5), range(3)
 
 
-def scores(runs: list[run_store.RunRecord], variant: str, metric: str = "bleu_sacre") -> list[float]:
+def scores(runs: list[RunRecord], variant: str, metric: str = "bleu_sacre") -> list[float]:
     """Return the scores of a variant by seed."""
     by_seed = {run.spec.seed: run.scores[metric] or 0.0 for run in runs if run.spec.variant == variant}
     return [by_seed[seed] for seed in range(len(by_seed))]
 
 
-def negated(number: str) -> str:
-    return number.translate({ord("+"): "−", ord("−"): "+"})
-
-
-def differences_from_base(page: Path) -> dict[str, str]:
-    """Return the difference in sacreBLEU of each variant from the base, with interval and p, as on a page."""
-    table = html.unescape(page.read_text(encoding="utf-8")).partition("**sacreBLEU, Controlled: ")[2]
-    lines = [line for line in table.partition("\n\n**")[0].splitlines() if line.startswith("| ")]
-    head, _, *rows = [line.strip("| ").split(" | ") for line in lines]
-    differences = {}
-    for row, *cells in rows:
-        for column, cell in zip(head[1:], cells, strict=False):
-            if BASE in (row, column) and (effect := EFFECT.search(cell)):
-                difference, low, high, p = effect.groups()
-                if row == BASE:
-                    difference, low, high = map(negated, (difference, high, low))
-                differences[column if row == BASE else row] = f"{difference} ({low} to {high}; {p})"
-    return differences
-
-
 def test_results_page_repeats_the_comparison_on_a_gpu() -> None:
-    differences = differences_from_base(ROOT / published_pages.REPORTS / "gpu" / "index.md")
+    effects = controlled_differences(REPORTS / "gpu" / "index.md")
+    from_base = {variant: effect for (variant, base), effect in effects.items() if base == BASE}
+    differences = {name: "{} ({} to {}; p {})".format(*effect) for name, effect in from_base.items()}
     assert set(differences) == set(VARIANTS) - {BASE}
     moves = {}
     for variant in VARIANTS:
@@ -129,6 +106,6 @@ def test_results_page_repeats_the_speed_on_a_gpu() -> None:
         f"1,000 sentences take {seconds['greedy']:.2f} s greedily and {seconds['beam']:.2f} s with beam 5",
         f"they take {seconds['single_greedy']:.0f} s, {times['single_greedy']} as fast as `plain`",
     ):
-        assert sentence in RESULTS_PAGE
-    page = ROOT / published_pages.REPORTS / "gpu" / "speed" / "index.md"
+        assert sentence in joined(RESULTS_PAGE)
+    page = REPORTS / "gpu" / "speed" / "index.md"
     assert "cuda, float32, matmul precision high, CUDA graphs." in page.read_text(encoding="utf-8")

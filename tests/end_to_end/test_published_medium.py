@@ -8,12 +8,11 @@ import statistics
 
 import published_pages
 from places import ROOT
+from published_records import FOLDERS, REPORTS, joined, negated
 
-from harness.storage import run_store
-
-RUNS = run_store.records(ROOT / published_pages.MEDIUM)
-PAGE = (ROOT / published_pages.REPORTS / "medium" / "index.md").read_text(encoding="utf-8")
-TEXT = " ".join((ROOT / "docs" / "speed.md").read_text(encoding="utf-8").split())
+RUNS = FOLDERS[published_pages.MEDIUM]
+PAGE = (REPORTS / "medium" / "index.md").read_text(encoding="utf-8")
+TEXT = joined((ROOT / "docs" / "speed.md").read_text(encoding="utf-8"))
 SEEDS = range(3)
 
 
@@ -37,5 +36,5 @@ def test_speed_page_repeats_the_scores_and_their_difference() -> None:
     assert f"a test perplexity of {perplexity['medium']:.2f} instead of {perplexity['highest']:.2f}" in TEXT
     effect = re.search(r"precision=highest\) \| (\S+) ~ \((\S+) to (\S+); p (\S+);", html.unescape(PAGE))
     assert effect is not None
-    difference, low, high = (number.translate({ord("+"): "−", ord("−"): "+"}) for number in effect.groups()[:3])
+    difference, low, high = map(negated, effect.groups()[:3])
     assert f"{difference} ({high} to {low}; p {effect[4]})" in TEXT

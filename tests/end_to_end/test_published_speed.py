@@ -6,7 +6,7 @@ import re
 
 import published_pages
 from places import ROOT
-from published_records import section
+from published_records import joined, section
 
 from harness.reporting.speed_tables import interval
 from harness.speed import speed_document
@@ -23,7 +23,7 @@ ENGINES = {
     "ctranslate2": "CTranslate2",
     "ctranslate2_int8": "CTranslate2, int8",
 }
-SECTION = " ".join(section("How fast").split())
+SECTION = joined(section("How fast"))
 
 
 def text(ratio: float, low: float, high: float, digits: int = 1) -> str:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import published_pages
 import pytest
 import scipy
 from places import ROOT
-from published_records import section
+from published_pages import AVERAGING, CASED, TUNED, TUNED_CPU, TUNED_LEVERS
+from published_records import FOLDERS, joined, section
 
 from harness.analysis.effects import CONFIDENCE, Interval
 from harness.analysis.evidence import metric_function, sentence_sums
@@ -27,11 +27,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TRAININGS
 
-FOLDER, CASED, CPU, LEVERS = (
-    ROOT / getattr(published_pages, name) for name in ("TUNED", "CASED", "TUNED_CPU", "TUNED_LEVERS")
-)
-RUNS = run_store.records(FOLDER)
-ALL_ON_CPU = run_store.records(CPU)
+ALL_ON_CPU = FOLDERS[TUNED_CPU]
 ON_2017 = [run for run in ALL_ON_CPU if run.spec.data.test_split != DataSpec().test_split]
 ON_2016 = [run for run in ALL_ON_CPU if run not in ON_2017]
 PRE_NORM = [run for run in ON_2016 if run.spec.recipe != RECIPES["tuned"]]
@@ -43,28 +39,28 @@ OWN, GREEDY, NOT_DIVIDED = (
     ]
     for search in ((5, 1), (1, 1), (5, 0))
 )
-SECTION = " ".join(section("A strong recipe").split())
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+SECTION = joined(section("A strong recipe"))
+README = joined((ROOT / "README.md").read_text(encoding="utf-8"))
 DIRECTIONS = ("de-en", "en-de")
 
 
 def in_direction(direction: str) -> list[RunRecord]:
-    return [run for run in RUNS if run.spec.data.direction == direction]
+    return [run for run in FOLDERS[TUNED] if run.spec.data.direction == direction]
 
 
 ROWS = {
-    "`de-en` | own | CPU | 16": (CPU, OWN),
-    "`de-en` | pre-norm | CPU | 16": (CPU, PRE_NORM),
-    "`de-en` | pre-norm | GPU | 30": (FOLDER, in_direction("de-en")),
-    "`en-de` | pre-norm | GPU | 30": (FOLDER, in_direction("en-de")),
-    "`en-de`, cased | pre-norm | GPU | 30": (CASED, run_store.records(CASED)),
+    "`de-en` | own | CPU | 16": (TUNED_CPU, OWN),
+    "`de-en` | pre-norm | CPU | 16": (TUNED_CPU, PRE_NORM),
+    "`de-en` | pre-norm | GPU | 30": (TUNED, in_direction("de-en")),
+    "`en-de` | pre-norm | GPU | 30": (TUNED, in_direction("en-de")),
+    "`en-de`, cased | pre-norm | GPU | 30": (CASED, FOLDERS[CASED]),
 }
 """The rows of the results page: its first cells, and the folder and runs that it describes."""
 
 
 def analysed(folder: Path, data: DataSpec) -> TableAnalysis:
     """Return the table of one direction and test set of a folder."""
-    (judged,) = analyse_bench([run for run in run_store.records(folder) if run.spec.data == data], folder).tables
+    (judged,) = analyse_bench([run for run in FOLDERS[folder] if run.spec.data == data], ROOT / folder).tables
     return judged
 
 
@@ -121,7 +117,7 @@ def test_results_page_repeats_the_scores(title: str) -> None:
 
 def test_cased_runs_differ_from_the_others_only_in_case() -> None:
     lower = sorted(in_direction("en-de"), key=lambda run: run.spec.seed)
-    cased = sorted(run_store.records(CASED), key=lambda run: run.spec.seed)
+    cased = sorted(FOLDERS[CASED], key=lambda run: run.spec.seed)
     assert [replace(run.spec, data=replace(run.spec.data, case="lower")) for run in cased] == [
         run.spec for run in lower
     ]
@@ -159,7 +155,7 @@ def test_results_page_compares_with_a_cpu_and_a_published_system() -> None:
 
 
 def test_results_page_repeats_the_gain_over_the_earlier_settings() -> None:
-    judged = analysed(CPU, OWN[0].spec.data)
+    judged = analysed(TUNED_CPU, OWN[0].spec.data)
     gain = judged.leaderboards["bleu_sacre"].comparisons.between(label(judged, OWN[0]), label(judged, PRE_NORM[0]))
     assert f"They add {number(gain.mean, 1)} BLEU ({between(gain, 1)}) after 16 epochs" in SECTION
     losses, scores = curves(OWN)
@@ -173,8 +169,8 @@ def against_own(run: RunRecord) -> tuple[Interval, float]:
     The variance over seeds is that of `OWN`. Otherwise the method is that of `harness.analysis.inference`.
     """
     runs = [*OWN, run]
-    folder = {run.id: CPU for run in OWN} | {run.id: LEVERS}
-    sums = sentence_sums(runs, "bleu_sacre", lambda run: run_store.load_sentences(folder[run.id], run.id))
+    folders = {run.id: ROOT / TUNED_CPU for run in OWN} | {run.id: ROOT / TUNED_LEVERS}
+    sums = sentence_sums(runs, "bleu_sacre", lambda run: run_store.load_sentences(folders[run.id], run.id))
     metric = metric_function("bleu_sacre")
     assert sums is not None
     assert metric is not None
@@ -191,7 +187,7 @@ def against_own(run: RunRecord) -> tuple[Interval, float]:
 
 
 def test_results_page_repeats_what_each_setting_taken_back_changes() -> None:
-    levers = run_store.records(LEVERS)
+    levers = FOLDERS[TUNED_LEVERS]
     (base,) = (run for run in levers if run in OWN)
     earlier, recipe = PRE_NORM[0].spec, RECIPES["tuned"]
     warmed = replace(TRAININGS["tuned"], batch_size=128, warmup_updates=earlier.training.warmup_updates)
@@ -226,7 +222,7 @@ def test_results_page_repeats_what_each_setting_taken_back_changes() -> None:
 
 
 def test_results_page_repeats_what_the_search_contributes() -> None:
-    judged = analysed(CPU, OWN[0].spec.data)
+    judged = analysed(TUNED_CPU, OWN[0].spec.data)
     by_length, by_beam = (
         judged.leaderboards["bleu_sacre"].comparisons.between(label(judged, runs[0]), label(judged, GREEDY[0]))
         for runs in (OWN, NOT_DIVIDED)
@@ -240,15 +236,15 @@ def test_results_page_repeats_what_the_search_contributes() -> None:
 
 
 def test_results_page_repeats_what_averaging_weights_contributes() -> None:
-    folder = ROOT / published_pages.AVERAGING
-    runs = run_store.records(folder)
-    averaged, best = ([run for run in runs if (run in PRE_NORM) == is_averaged] for is_averaged in (True, False))
+    averaged, best = (
+        [run for run in FOLDERS[AVERAGING] if (run in PRE_NORM) == is_averaged] for is_averaged in (True, False)
+    )
     assert [[len(run.chosen_epochs) for run in kind] for kind in (averaged, best)] == [[5] * 5, [1] * 5]
     for kept, again in zip(averaged, best, strict=True):  # the same training
         assert replace(again.spec, training=kept.spec.training) == kept.spec
         assert again.fingerprints["weights_after"] == kept.fingerprints["weights_after"]
         assert [epoch.training_loss for epoch in again.curve] == [epoch.training_loss for epoch in kept.curve]
-    judged = analysed(folder, best[0].spec.data)
+    judged = analysed(AVERAGING, best[0].spec.data)
     for metric, unit in (("bleu_sacre", " BLEU"), ("test_perplexity", "")):
         rows = [label(judged, kind[0]) for kind in (averaged, best)]
         change = judged.leaderboards[metric].comparisons.between(*rows)
@@ -263,7 +259,7 @@ def test_results_page_repeats_the_scores_on_the_test_sets_of_2017() -> None:
         runs = [run for run in ON_2017 if run.spec.data.test_split == name]
         trained = {run.environment["trained_as"]: run.spec.seed for run in runs}
         assert trained == {run.id: run.spec.seed for run in OWN}
-        judged = analysed(CPU, runs[0].spec.data)
+        judged = analysed(TUNED_CPU, runs[0].spec.data)
         (interval,) = judged.leaderboards["bleu_sacre"].intervals.values()
         cells.append(f"{number(interval.mean, 1)} ({between(interval, 1)}) on `{name}`")
     assert " and ".join(cells) in SECTION
@@ -274,5 +270,5 @@ def test_comparison_of_the_same_weights_on_two_test_sets_reports_no_copies(capsy
     names = ["data.test_split", *(f"file {split}.{language}" for split in splits for language in ("de", "en"))]
     allowed = [argument for name in names for argument in ("--allow", name)]
     sides = [f"tuned@test_split={split}" for split in splits]
-    assert main(["compare", *sides, "--results", str(CPU), *allowed]) == 0
+    assert main(["compare", *sides, "--results", str(ROOT / TUNED_CPU), *allowed]) == 0
     assert "check:" not in "".join(capsys.readouterr())

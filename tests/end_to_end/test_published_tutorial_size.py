@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import published_pages
-from places import ROOT
+from published_records import FOLDERS, RESULTS_PAGE, joined
 
-from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-RUNS = [run for run in run_store.records(ROOT / published_pages.TUTORIAL_SIZE) if run.spec.budget == "controlled"]
+RUNS = [run for run in FOLDERS[published_pages.TUTORIAL_SIZE] if run.spec.budget == "controlled"]
 SEEDS = sorted({run.spec.seed for run in RUNS})
-ON_GPU = run_store.records(ROOT / published_pages.GPU)
-TEXT = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+TEXT = joined(RESULTS_PAGE)
 
 
 def cell(positions: str, embedding_init: str) -> list[RunRecord]:
@@ -28,7 +26,7 @@ def cell(positions: str, embedding_init: str) -> list[RunRecord]:
 
 def of_variant(name: str) -> list[RunRecord]:
     """Return the runs of a variant on a GPU with the seeds of the ablation."""
-    runs = [run for run in ON_GPU if run.spec.variant == name and run.spec.seed in SEEDS]
+    runs = [run for run in FOLDERS[published_pages.GPU] if run.spec.variant == name and run.spec.seed in SEEDS]
     return sorted(runs, key=lambda run: run.spec.seed)
 
 

@@ -8,16 +8,14 @@ import numpy as np
 import published_pages
 import pytest
 import scipy.stats
-from places import ROOT
-from published_records import section
+from published_records import FOLDERS, REPORTS, joined, section
 
 from harness.cli import bench
 from harness.cli.main import parser
-from harness.storage import run_store
 from impls.recipes import RECIPES
 
-PAGE = (ROOT / published_pages.REPORTS / "speedrun.md").read_text(encoding="utf-8")
-RUNS = run_store.records(ROOT / published_pages.SPEEDRUN)
+PAGE = (REPORTS / "speedrun.md").read_text(encoding="utf-8")
+RUNS = FOLDERS[published_pages.SPEEDRUN]
 THRESHOLD = 38.0
 
 
@@ -32,15 +30,15 @@ def test_first_entry_repeats_its_records_and_follows_the_rules() -> None:
     assert {(run.spec.device, run.environment["commit"]["digest"][:7]) for run in RUNS} == {("cpu", "ea8271a")}
     assert "from commit ea8271a" in PAGE
     reached = f"{np.mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f} by seed) in {minutes:.1f} minutes"
-    assert reached in " ".join(section("A strong recipe").split())
+    assert reached in joined(section("A strong recipe"))
 
 
 def test_page_repeats_what_the_earlier_settings_need() -> None:
-    on_cpu, on_gpu = (run_store.records(ROOT / folder) for folder in (published_pages.TUNED_CPU, published_pages.TUNED))
+    on_cpu, on_gpu = (FOLDERS[folder] for folder in (published_pages.TUNED_CPU, published_pages.TUNED))
     earlier = [run for run in on_cpu if run.spec.recipe != RECIPES["tuned"]]
     reached = {next(e.epoch for e in run.curve if (e.validation_bleu or 0.0) > THRESHOLD) for run in earlier}
     scores = [run.scores["bleu_sacre"] or 0.0 for run in on_gpu if run.spec.data.direction == "de-en"]
-    text = " ".join(PAGE.split())
+    text = joined(PAGE)
     assert f"`tuned` needs {' or '.join(map(str, sorted(reached)))} epochs for 38 BLEU on the validation set" in text
     assert f"reaches {np.mean(scores):.1f} on the test set after 30" in text
 
