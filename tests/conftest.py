@@ -75,6 +75,18 @@ def has_models_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def no_plot_files(has_models_page: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports write no files of plots, which are in their pages too."""
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)
+
+
+@pytest.fixture
+def clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records name a commit without changes, whatever the state of this checkout."""
+    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
+
+
+@pytest.fixture
 def unchecked(offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `compare` use no corpus, and apply no rule of `check`, which synthetic records would not pass."""
     monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])

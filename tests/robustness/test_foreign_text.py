@@ -60,9 +60,8 @@ FORMULAS = (
 
 def record_with(text: str, row: int, **changes: Any) -> RunRecord:
     """Return a record with a foreign variant and note; each `row` has a recipe of its own."""
-    sound = record("learned_positions", 0, recipe=replace(RECIPES["learned_positions"], width=64 * (row + 1)))
-    spec = replace(sound.spec, variant=text)
-    return replace(sound, id=spec.id, spec=spec, note=text, **changes)
+    recipe = replace(RECIPES["learned_positions"], width=64 * (row + 1))
+    return replace(record(text, recipe=recipe), note=text, **changes)
 
 
 def unprintable(text: str) -> set[str]:
@@ -137,8 +136,8 @@ def test_csv_text_is_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None
     assert all(row[1].startswith("'") for row in rows)
 
 
-def test_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
+@pytest.mark.usefixtures("no_plot_files")  # other tests plot
+def test_report_hostile_text_is_escaped(tmp_path: Path) -> None:
     texts, controls = [" ".join(HOSTILE[start::3]) for start in range(3)], "".join(CONTROLS)
     environment = {"versions": {controls: controls}, "commit": {"digest": controls}}
     changes: dict[str, Any] = {"signatures": {"bleu": controls}, "environment": environment}

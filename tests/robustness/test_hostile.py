@@ -56,15 +56,13 @@ def snapshot(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.usefixtures("cache")
 def test_stored_model_external_builder_needs_permission(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        record = train.run(spec(), tmp_path)
-        prepared = prepare(record.spec.data)
-        with pytest.raises(ValueError, match="--import-builder imports"):
-            load.load_model(record, tmp_path, prepared, device="cpu")
-        model = load.load_model(record, tmp_path, prepared, device="cpu", import_builder=True)
+    record = train.run(spec(), tmp_path)
+    prepared = prepare(record.spec.data)
+    with pytest.raises(ValueError, match="--import-builder imports"):
+        load.load_model(record, tmp_path, prepared, device="cpu")
+    model = load.load_model(record, tmp_path, prepared, device="cpu", import_builder=True)
     assert_same_bits("weights", model.weights(), run_store.load_weights(tmp_path, record.id))
 
 

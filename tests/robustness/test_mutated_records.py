@@ -19,6 +19,8 @@ from harness.experiments.serialization import to_json
 from harness.speed import speed_document
 from harness.storage import files, run_store
 
+pytestmark = pytest.mark.usefixtures("no_plot_files")
+
 CASES = 120
 MANY_CASES = 10_000
 EXPORTED = "exported"
@@ -75,11 +77,6 @@ def mutated(record: dict[str, Any], chance: random.Random) -> tuple[dict[str, An
 
 
 Mutation = Callable[[dict[str, Any]], tuple[dict[str, Any], Any]]
-
-
-@pytest.fixture(autouse=True)
-def _little_drawn(has_models_page: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # the page has the figure, too
 
 
 @pytest.fixture

@@ -107,22 +107,19 @@ def test_confounds_recorded_ratios_are_compared_with_a_limit_of_2(change: float,
     assert confounds(study, ("activation", "embedding_init")) == ()
 
 
-def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
-    results = tmp_path / "results"
+@pytest.mark.usefixtures("cache", "clean_commit")
+def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path) -> None:
     settings = spec("learned_positions", replace(TINY, positions="sinusoidal", embedding_init="width"), updates=2)
-    trained = train.run(settings, results)
+    trained = train.run(settings, tmp_path)
     prepared = prepare(settings.data)
     initial = weights.initial(settings.recipe, *prepared.vocabulary_sizes, seed=0)
     assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, initial)
-    assert not check(results).failed
+    assert not check(tmp_path).failed
     wrong = [{**trained.sizes, name: trained.sizes[name] * 1.01} for name in RMS]
     missing = {name: size for name, size in trained.sizes.items() if name != "position_rms"}
     for sizes in (*wrong, missing):
-        run_store.save_record(results, replace(trained, sizes=sizes))
-        assert {outcome.rule.code for outcome in check(results).failed} == {"C28"}
+        run_store.save_record(tmp_path, replace(trained, sizes=sizes))
+        assert {outcome.rule.code for outcome in check(tmp_path).failed} == {"C28"}
 
 
 # Batching -------------------------------------------------------------------------------------------------------------

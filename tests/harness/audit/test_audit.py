@@ -38,11 +38,6 @@ def _no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.data.dataset.of_run_offline", lambda data: None)
 
 
-@pytest.fixture
-def _clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
-
-
 def failed(report: AuditReport) -> set[str]:
     return {outcome.rule.code for outcome in report.failed}
 
@@ -268,7 +263,7 @@ def test_command_on_the_folder_of_a_run_or_of_experiments_says_which_to_give(
     ("variant", "rate"),
     [("learned_positions", TRAINING.peak_rate), ("learned_positions", 0.0), ("counting_model:build", 1.0)],
 )
-@pytest.mark.usefixtures("_clean_commit")
+@pytest.mark.usefixtures("clean_commit")
 def test_check_trained_run_passes(tmp_path: Path, variant: str, rate: float) -> None:
     settings = replace(TRAINING, peak_rate=rate, averaged_epochs=2, label_smoothing=0.1)
     recipe = None if ":" in variant else TINY
@@ -280,7 +275,7 @@ def test_check_trained_run_passes(tmp_path: Path, variant: str, rate: float) -> 
     assert {code for code in skipped(report) if code < "C40"} == NOT_PUBLISHED | without_recipe
 
 
-@pytest.mark.usefixtures("_clean_commit")
+@pytest.mark.usefixtures("clean_commit")
 def test_check_early_stop_passes_if_patience_explains_it(tmp_path: Path) -> None:
     settings = replace(TRAINING, epochs=5, peak_rate=0.0, patience=1)
     record = train.run(spec("learned_positions", TINY, training=settings), tmp_path)

@@ -15,14 +15,9 @@ from harness.audit import rules
 from harness.cli.main import main
 from harness.storage import files, run_store
 
-pytestmark = pytest.mark.usefixtures("cache", "has_models_page")
+pytestmark = pytest.mark.usefixtures("cache", "no_plot_files")
 
 FORGED = edit("scores.chrf", lambda score: score + 1)
-
-
-@pytest.fixture(autouse=True)
-def _no_plot_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)
 
 
 def report(results: Path) -> tuple[int, str, str]:
