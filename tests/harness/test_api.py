@@ -16,7 +16,7 @@ import pytest
 import torch
 from command_line import HEAVY, imported
 from places import ROOT
-from record_factory import record
+from record_factory import record, with_digests
 from small_runs import TINY
 
 import harness
@@ -312,7 +312,7 @@ def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source(
 
 def test_printed_runs_that_are_not_comparable_say_why(ablation: api.Runs) -> None:
     first, second = ablation.filter(seed=0, embedding_init="width").records[:2]
-    other = dataclasses.replace(second, fingerprints=second.fingerprints | {"source_vocabulary": "0" * 64})
+    other = with_digests(second, source_vocabulary="0" * 64)
     runs = api.Runs((first, other), ablation.results)
     assert all("Not comparable: source vocabulary: " in shown for shown in (repr(runs), runs._repr_html_()))
 

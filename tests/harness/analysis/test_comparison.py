@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from compare_cases import FIRST, SECOND, compared, save_record, text
+from compare_cases import FIRST, SECOND, compared, line_of, save_record, text
 from pages_factory import save_run, translations
 from record_factory import digest, record, with_digests
 
@@ -79,7 +79,7 @@ def test_metric_without_a_better_direction_has_no_p_and_no_better_seed(tmp_path:
     for seed in range(3):
         for variant, unknown in ((FIRST, 0), (SECOND, 200 + seed)):
             save_record(tmp_path, variant, seed, decode={"unknown_tokens": unknown})
-    line = next(line for line in text(tmp_path).split("\n") if line.startswith("unknown tokens"))
+    line = line_of("unknown tokens", text(tmp_path))
     assert "+201" in line
     assert re.search(r"–\s+–\s+\? not tested\s+–", line)
 
@@ -101,8 +101,7 @@ def test_compare_diverged_run_is_reported_and_its_difference_unknown(variant_pai
     assert "Did not complete: B, seed 1: diverged after 10 epochs: loss is not finite." in report
     assert "2 completed, 1 diverged" in report
     assert "cannot be compared: B: no value for seed 1 (diverged or missing)." in report
-    line = next(line for line in report.split("\n") if line.startswith("sacreBLEU ↑"))
-    assert "32.00" in line, "the mean of the completed runs"
+    assert "32.00" in line_of("sacreBLEU ↑", report), "the mean of the completed runs"
 
 
 def test_different_test_sets_are_not_paired(variant_pair: Path) -> None:

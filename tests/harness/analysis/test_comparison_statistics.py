@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compare_cases import BLEU, FIRST, SECOND, save_record, text
+from compare_cases import BLEU, FIRST, SECOND, line_of, save_record, text
+from evidence_factory import NUMBERS
 from pages_factory import save_run, translations
-from record_factory import record
+from record_factory import record, with_digests
 
 from harness.analysis import comparison, selection
 from harness.analysis.comparison import compare
@@ -34,11 +35,6 @@ def beside(results: Path, *names: str) -> tuple[tuple[Side, ...], tuple[Side, ..
     """Return the named sides, and the other rows of the report's table."""
     sides = selection.find(names, results, complain=pytest.fail)
     return sides, comparison.other_rows(sides, results, run_store.records(results))
-
-
-def line_of(metric: str, report: str) -> str:
-    """Return the first line of a report that begins with a metric."""
-    return next(line for line in report.split("\n") if line.startswith(metric))
 
 
 def test_compare_single_runs_shows_p_values_over_sentences_and_no_interval(tmp_path: Path) -> None:
@@ -75,8 +71,7 @@ def test_compare_single_runs_that_differ_on_the_sentences_show_a_dagger(tmp_path
     counts[:, 2:6] = np.maximum(counts[:, 2:6] - 2, 0)
     digest = run_store.save_sentences(tmp_path, second.id, {**arrays, "bleu_sacre": counts})
     scores = {**second.scores, "bleu_sacre": float(metrics.score_from_sums("bleu_sacre", counts.sum(axis=0)))}
-    worse = replace(second, scores=scores, fingerprints={**second.fingerprints, "sentences": digest})
-    run_store.save_record(tmp_path, worse)
+    run_store.save_record(tmp_path, with_digests(replace(second, scores=scores), sentences=digest))
     report = text(tmp_path)
     assert re.search(r" † +– +sentences +1$", line_of("sacreBLEU ↑", report))
     assert "on these sentences only; seed variance unknown." in report
@@ -115,7 +110,7 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     (table,) = groups(run_store.records(table_of_four))
     board = leaderboards(table, StoredFiles(table_of_four).sentences)["bleu_sacre"]
     reported = board.comparisons.between(SECOND, FIRST)
-    for name in ("mean", "low", "high", "p", "p_holm", "standard_error", "degrees", "above_zero"):
+    for name in NUMBERS:
         assert getattr(difference, name) == pytest.approx(getattr(reported, name)), name
     assert metric.conclusion(difference) is board.conclusion(reported)
     assert difference.p < difference.p_holm

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
-from record_factory import record
+from record_factory import record, with_digests
 
 from harness.analysis.inference import all_pairs, detectable, infer
 from harness.analysis.power import DifferenceNoise, detectable_with, estimate_noise, seeds_needed, upper_bound
@@ -45,7 +45,7 @@ def test_seeds_needed_is_the_smallest_number_that_detects_the_difference() -> No
 def test_noise_of_perplexities_leaves_out_a_row_with_another_vocabulary() -> None:
     def runs(variant: str, words: str, spread: float) -> list[RunRecord]:
         of_seeds = [record(variant, seed, budget="source", final=1.6 + spread * seed) for seed in range(3)]
-        return [replace(run, fingerprints={**run.fingerprints, "target_vocabulary": words * 64}) for run in of_seeds]
+        return [with_digests(run, target_vocabulary=words * 64) for run in of_seeds]
 
     alike = runs("learned_positions", "0", 0.01) + runs("conv_ffn", "0", 0.012)
     other = runs("paper", "1", 0.4)

@@ -34,9 +34,7 @@ def test_sides_are_variants_runs_and_files(variant_pair: Path, tmp_path_factory:
 def test_variant_with_several_rows_is_refused_with_names_for_each(variant_pair: Path) -> None:
     for updates in (5, 7):
         for variant in (FIRST, SECOND):
-            run = record(variant, 0)
-            spec = replace(run.spec, updates=updates)
-            run_store.save_record(variant_pair, replace(run, id=spec.id, spec=spec))
+            run_store.save_record(variant_pair, record(variant, 0, updates=updates))
     with pytest.raises(ValueError, match="3 rows of runs") as refusal:
         selection.find([FIRST, SECOND], variant_pair, complain=pytest.fail)
     names = re.findall(r"'(learned_positions@[^']+)'", str(refusal.value))
@@ -64,7 +62,6 @@ def test_find_by_a_name_that_the_refusal_offers_chooses_one_of_two_test_files(tm
 
 
 def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(variant_pair: Path) -> None:
-    base = record(FIRST, 0)
     changes: list[dict[str, Any]] = [
         {"updates": 5},
         {"recipe": replace(RECIPES[FIRST], positions="alibi")},  # type: ignore[arg-type]
@@ -72,8 +69,7 @@ def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(varian
         {"budget": "source"},
     ]
     for change in changes:
-        spec = replace(base.spec, **change)
-        run_store.save_record(variant_pair, replace(base, id=spec.id, spec=spec))
+        run_store.save_record(variant_pair, record(FIRST, 0, **change))
     remarks: list[str] = []
     (side, _) = selection.find([FIRST, SECOND], variant_pair, complain=remarks.append)
     assert side.seeds == (0, 1, 2)

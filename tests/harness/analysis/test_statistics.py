@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from evidence_factory import SENTENCES, mean, plain_row, row, rows
+from evidence_factory import NUMBERS, SENTENCES, mean, plain_row, row, rows
 
 from harness.analysis import inference
 from harness.analysis.effects import Conclusion, Difference
@@ -19,8 +19,6 @@ from harness.analysis.significance import holm
 from harness.analysis.statistics import bands, compare_rows, contrasts, interval
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-NUMBERS = ("mean", "low", "high", "standard_error", "degrees", "p", "p_holm", "above_zero")
 
 
 def only_difference(*evidence: Evidence, **options: Any) -> Difference:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence_factory import mean, plain_row, rows
+from evidence_factory import NUMBERS, mean, plain_row, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from harness.analysis.statistics import compare_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-NUMBERS = ("mean", "low", "high", "standard_error", "degrees", "p", "p_holm", "above_zero")
 tables = st.builds(rows, st.integers(2, 4), st.integers(1, 6), st.integers(0, 10**6), st.integers(2, 12))
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from command_line import HEAVY, Refused, imported_by
 from compare_cases import FIRST, SECOND
-from record_factory import digest, record
+from record_factory import digest, record, with_digests
 from record_folders import write_set
 
 from harness.cli.main import main
 from harness.storage import run_store
+from impls.recipes import TUTORIAL
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -22,10 +23,8 @@ def test_differences_are_refused_until_each_is_allowed(
     variant_pair: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in range(2):
-        run = record("paper", seed)
-        spec = replace(run.spec, training=replace(run.spec.training, peak_rate=0.5))
-        fingerprints = {**run.fingerprints, "stream": digest("other", seed)}
-        run_store.save_record(variant_pair, replace(run, id=spec.id, spec=spec, fingerprints=fingerprints))
+        run = record("paper", seed, training=replace(TUTORIAL, peak_rate=0.5))
+        run_store.save_record(variant_pair, with_digests(run, stream=digest("other", seed)))
     arguments = ["compare", FIRST, "paper", "--results", str(variant_pair)]
     error = refused(arguments, "training.peak_rate (")
     assert all(f"{name} (" in error for name in ("stream of batches", "seeds"))

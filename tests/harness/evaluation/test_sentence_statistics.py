@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from record_factory import with_digests
 from small_runs import TINY, spec
 from test_metrics import scores
 
@@ -99,7 +99,7 @@ def test_score_command_checks_the_sentences(trained: tuple[Path, RunRecord], tmp
         wrong = {key: array.copy() for key, array in arrays.items()}
         wrong[name][:2] += np.array(50, wrong[name].dtype)
         digest = run_store.save_sentences(tmp_path, RUN.id, wrong)
-        run_store.save_record(tmp_path, replace(record, fingerprints={**record.fingerprints, "sentences": digest}))
+        run_store.save_record(tmp_path, with_digests(record, sentences=digest))
         capsys.readouterr()
         assert score(tmp_path) == 1
         output = capsys.readouterr().out

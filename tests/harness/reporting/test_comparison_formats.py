@@ -83,10 +83,9 @@ def assert_well_formed(latex: str) -> None:
 def hostile_runs(tmp_path: Path) -> list[str]:
     """Store runs with hostile names, notes, reasons and translations, and return their paths."""
     for index, hostile in enumerate(HOSTILE):
-        run = record(FIRST, 0, recipe=replace(RECIPES[FIRST], width=64 * (index + 1)))
-        spec = replace(run.spec, variant=hostile)
+        run = record(hostile, recipe=replace(RECIPES[FIRST], width=64 * (index + 1)))
         hypotheses = [Hypothesis(number, (hostile,), hostile) for number in range(8)]
-        save_run(tmp_path, replace(run, id=spec.id, spec=spec, note=hostile, reason=hostile), hypotheses)
+        save_run(tmp_path, replace(run, note=hostile, reason=hostile), hypotheses)
     return sorted(str(path) for path in tmp_path.iterdir())
 
 

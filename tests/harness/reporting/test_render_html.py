@@ -133,7 +133,7 @@ def test_sentences_are_filtered_by_chrf_only_if_it_is_stored(tmp_path: Path) -> 
         if has_chrf:
             sums = {**run_store.load_sentences(results, records[0].id), "chrf": np.ones((5, 18), np.int32)}
             digest = run_store.save_sentences(results, records[0].id, sums)
-            records[0] = replace(records[0], fingerprints={**records[0].fingerprints, "sentences": digest})
+            records[0] = with_digests(records[0], sentences=digest)
         content = write(records, tmp_path / f"page {has_chrf}", results=results).read_text(encoding="utf-8")
         assert ('data-control="worse"' in content.partition("<script>")[0]) is has_chrf
 
