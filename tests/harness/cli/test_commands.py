@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import record_folders
 from cluster_doubles import install_submitit
+from command_line import Trained
 from places import ROOT
 from record_factory import record as made_up
 from small_runs import OPTIONS
@@ -25,7 +26,6 @@ from harness.cli.main import main
 from harness.execution import launcher, local
 from harness.processes import machine
 from harness.storage import files, locks, run_store
-from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
@@ -149,9 +149,7 @@ def test_dry_run_lists_runs_in_columns_and_how_many_the_launcher_executes_at_onc
     assert len({line.index("paper-") for line in lines}) == 1
 
 
-def test_score_reports_a_changed_score(
-    trained: tuple[Path, RunRecord], copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_score_reports_a_changed_score(trained: Trained, copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, record = trained
     assert main(["score", "--results", str(results)]) == 0
     capsys.readouterr()
@@ -178,7 +176,7 @@ def test_score_of_an_infinite_perplexity_agrees_with_its_record_in_json() -> Non
 
 
 def test_score_beside_an_unreadable_record_scores_the_others_and_ends_with_1(
-    trained: tuple[Path, RunRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
     shutil.copytree(trained[0], results)

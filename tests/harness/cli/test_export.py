@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Refused
+from command_line import Refused, Trained
 
 from harness.cli.main import main
-from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
-Trained = tuple[Path, RunRecord]
 
 
 def test_export_writes_the_folder_and_says_where(

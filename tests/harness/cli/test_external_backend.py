@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "one_process")
 
 SMALL = " ".join(["--epochs 1", *OPTIONS])
 ON_JAX = "--framework keras --backend jax"
+LAWS = "laws --fast --law 9 --variant"
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,12 @@ def _not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_laws_test_an_external_variant_on_the_chosen_backend() -> None:
-    main(f"laws --fast --law 9 --variant backend_model:build {ON_JAX}".split())
+    assert main(f"{LAWS} backend_model:build {ON_JAX}".split()) == 0
     assert sys.modules["backend_model"].BACKEND == "jax"
 
 
 def test_laws_without_a_framework_accept_any_external_variant() -> None:
-    assert (
-        main(["laws", "--fast", "--law", "9", "--variant", "backend_model:build", "--variant", "counting_model:build"])
-        == 0
-    )
+    assert main(f"{LAWS} backend_model:build --variant counting_model:build".split()) == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) 
     assert sys.modules["backend_model"].BACKEND == "jax"
 
 
-@pytest.mark.parametrize("command", [f"run {SMALL}", "laws --fast --law 9 --variant"])
+@pytest.mark.parametrize("command", [f"run {SMALL}", LAWS])
 @pytest.mark.parametrize(
     ("variant", "message"),
     [

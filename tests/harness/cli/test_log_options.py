@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from command_line import Refused
+from command_line import Refused, Trained
 from log_readers import ListTracker, epoch_and_test_points, expected_points, mlflow_runs, tensorboard_points
 from small_runs import OPTIONS
 
@@ -39,11 +39,10 @@ def records(results: str = "results/local") -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("tool", log_options.LIBRARIES)
+@pytest.mark.parametrize(("tool", "library"), log_options.LIBRARIES.items())
 def test_missing_library_is_one_line_before_anything_is_trained(
-    command: str, tool: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
+    command: str, tool: str, library: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    library = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}[tool]
     monkeypatch.setitem(sys.modules, library, None)
     message = f"--log {tool}: {library} is not installed: python -m pip install '.[{tool}]'\n"
     refused([*command.split(), *SMALL.split(), "--log", tool], message)
@@ -131,13 +130,13 @@ def test_real_logs_are_those_of_the_run(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_export_to_mlflow_needs_mlflow_and_says_how_to_open_it(
-    trained: tuple[Path, RunRecord],
+    trained: Trained,
+    of_run: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     refused: Refused,
 ) -> None:
-    results, record = trained
-    line = ["export", "--results", str(results), "--run", record.id, "--to", "mlflow", "--output", "my store"]
+    record, line = trained[1], ["export", *of_run, "--to", "mlflow", "--output", "my store"]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "mlflow", None)
         refused(line, "--to mlflow: mlflow is not installed: python -m pip")

@@ -11,7 +11,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from command_line import Refused
+from command_line import Refused, Trained
+from record_edits import flip
+from record_factory import with_digests
 from small_runs import TINY, spec
 
 import harness
@@ -29,7 +31,6 @@ from harness.training import load, train
 from impls.contract import UNK
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
-Trained = tuple[Path, RunRecord]
 
 
 def type_in(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +167,7 @@ def test_translate_refuses_changed_weights(trained: Trained, copied: Path, refus
     record = trained[1]
     run_store.save_record(copied, record)
     path = copied / record.id / run_store.WEIGHTS
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    path.write_bytes(flip(path.read_bytes()))
     refused(["translate", "--results", str(copied), "--run", record.id, "Ein Hund"], "damaged")
 
 
@@ -189,7 +189,7 @@ def test_python_translate_warns_of_cut_sentences_and_knows_a_run_that_was_traine
     run = harness.TrainedRun(record, Path(results.name))
     with pytest.warns(UserWarning, match=r"^1 sentence cut to data\.max_length=\d+ tokens$"):
         harness.translate(run, ["Ein Hund", "Hund " * 200])
-    changed = replace(record, fingerprints={**record.fingerprints, "trained_weights": "0" * 64})
+    changed = with_digests(record, trained_weights="0" * 64)
     with pytest.raises(ValueError, match="it was trained again since its record was read"):
         harness.translate(harness.TrainedRun(changed, results), ["Hund"])
 

@@ -8,23 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import Refused
+from command_line import Refused, Trained
 from stored_weights import LEARNED, stored
 
 from harness.cli.main import main
 from harness.storage import run_store
-from harness.storage.records import RunRecord
 
 pytest.importorskip("ctranslate2")
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
-Trained = tuple[Path, RunRecord]
 LIBRARY = ["--engine", "ctranslate2"]
 
 
-def test_translate_prints_the_native_translations(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    results, record = trained
+def test_translate_prints_the_native_translations(of_run: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("text").write_text("Ein Hund\n\nEin Hund läuft .\n", encoding="utf-8")
-    line = ["translate", "--results", str(results), "--run", record.id, "--file", "text"]
+    line = ["translate", *of_run, "--file", "text"]
     assert main(line) == 0
     native = capsys.readouterr()
     assert main([*line, *LIBRARY]) == 0
@@ -34,10 +31,9 @@ def test_translate_prints_the_native_translations(trained: Trained, capsys: pyte
 
 
 def test_translate_test_set_counts_equal_translations_of_the_same_search(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: Trained, of_run: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, record = trained
-    line = ["translate", "--results", str(results), "--run", record.id, "--test", *LIBRARY]
+    record, line = trained[1], ["translate", *of_run, "--test", *LIBRARY]
     assert main(line) == 0
     printed = capsys.readouterr().out
     scores = {name: float(value) for name, value, *_ in map(str.split, printed.splitlines()[:-1])}
@@ -86,20 +82,18 @@ def test_score_names_the_runs_that_the_library_lacks_and_scores_the_others(
     assert err.count("not scored") == 1
 
 
-def test_options_that_do_not_fit_are_refused(trained: Trained, refused: Refused) -> None:
-    results, record = trained
-    folder = ["--results", str(results), "--run", record.id]
+def test_options_that_do_not_fit_are_refused(trained: Trained, of_run: list[str], refused: Refused) -> None:
     for words, message in (
         (["translate", "a", "--engine", "ctranslate"], "not one of native, ctranslate2; did you mean 'ctranslate2'?"),
         (["translate", "a", "--compute-type", "int8"], "--compute-type int8 requires --engine ctranslate2"),
         (["score", "--compute-type", "int8"], "--compute-type int8 requires --engine ctranslate2"),
         (["translate", "a", *LIBRARY, "--compute-type", "int4"], "'int4' is not one of float32, bfloat16, int8"),
-        (["translate", "a", *LIBRARY, "--run", record.id], "--engine ctranslate2 does not support several --run"),
+        (["translate", "a", *LIBRARY, "--run", trained[1].id], "--engine ctranslate2 does not support several --run"),
         (["translate", "a", *LIBRARY, "--attention", "x.png"], "--engine ctranslate2 does not support --attention"),
         (["translate", *LIBRARY, "--every-hundredth"], "takes no sentence and no other option"),
         (["translate", "a", *LIBRARY, "--device", "nowhere"], "device 'nowhere' is not available"),
     ):
-        refused([words[0], *folder, *words[1:]], message)
+        refused([words[0], *of_run, *words[1:]], message)
 
 
 @pytest.mark.parametrize("command", ["translate", "score"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from log_readers import (
     tensorboard_settings,
 )
 
+from harness.cli.log_options import LIBRARIES
 from harness.processes.progress import Event
 from harness.reporting import trackers
 from harness.reporting.trackers import RunLogs
@@ -109,8 +111,6 @@ def test_error_is_reported_once_and_stops_nothing_else(fault: str, tmp_path: Pat
 
 
 def test_tracker_that_hangs_does_not_hold_up_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     release = threading.Event()
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.1)
     (line,) = written(lambda *_: release.wait(60), tmp_path, [update(number) for number in range(1, 99)])
@@ -122,7 +122,6 @@ READERS: dict[str, Callable[[Path], Points]] = {
     "tensorboard": lambda folder: tensorboard_points(folder / RUN.id),
     "mlflow": lambda folder: mlflow_runs(folder)[-1][1],
 }
-LIBRARIES = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}
 
 
 def real(name: str, folder: Path) -> Any:
