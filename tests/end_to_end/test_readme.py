@@ -34,6 +34,9 @@ def commands(text: str) -> list[str]:
 FILES = [file for text in PAGES.values() for file in re.findall(r"```toml\n(# (\S+\.toml)\n.*?)```", text, re.DOTALL)]
 """The experiment files that the commands read: text and name."""
 
+TOX = configparser.ConfigParser(interpolation=None)
+TOX.read(ROOT / "tox.ini")
+
 COMMANDS = sorted({command for text in PAGES.values() for command in commands(text)})
 
 
@@ -50,21 +53,17 @@ def test_harness_command_in_the_docs_parses(command: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "tox -e" in c and "..." not in c])
 def test_tox_command_in_the_docs_parses(command: str) -> None:
-    tox = configparser.ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini")
     environment, _, options = command.split("tox -e ")[1].partition(" -- ")
     section = f"testenv:{environment.strip()}"
-    assert section in tox or environment == "py"
+    assert section in TOX or environment == "py"
     if environment in ("bench", "compare", "ablate"):
-        assert f"-m harness {environment} {{posargs}}" in tox[section]["commands"]
+        assert f"-m harness {environment} {{posargs}}" in TOX[section]["commands"]
         parser().parse_args([environment, *shlex.split(options)])
 
 
 @pytest.mark.parametrize("setting", ["suicide_timeout", "interrupt_timeout"])
 def test_tox_after_ctrl_c_leaves_runs_their_time_for_checkpoints(setting: str) -> None:
-    tox = configparser.ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini")
-    assert tox.getfloat("testenv", setting) > launcher.GRACE_SECONDS + launcher.NETWORK_SECONDS
+    assert TOX.getfloat("testenv", setting) > launcher.GRACE_SECONDS + launcher.NETWORK_SECONDS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

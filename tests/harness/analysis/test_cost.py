@@ -126,20 +126,22 @@ def test_table_cost_without_enough_points_is_none(records: list[RunRecord]) -> N
     assert cost(*records) is None
 
 
-def test_report_shows_the_cost_of_controlled_tables_alone() -> None:
-    def tables(budget: str) -> list[Disclosure]:
-        runs = [run("learned_positions", [10, 6, 4], budget=budget), run("conv_ffn", [12, 8, 5], budget=budget)]
-        document = bench_report.document(runs)
-        return [part for part in find(document.blocks, Disclosure) if part.summary.startswith("Cost of equal quality")]
+def cost_tables(runs: list[RunRecord]) -> list[Any]:
+    """Return the tables of costs of a report."""
+    parts = find(bench_report.document(runs).blocks, Disclosure)
+    return [part.blocks[0] for part in parts if part.summary.startswith("Cost of equal quality")]
 
-    (shown,) = tables("controlled")
-    assert "epochs to perplexity 5.00" in shown.blocks[0].heads  # type: ignore[union-attr]
-    assert not tables("source")
+
+@pytest.mark.parametrize(("budget", "count"), [("controlled", 1), ("source", 0)])
+def test_report_shows_the_cost_of_controlled_tables_alone(budget: str, count: int) -> None:
+    shown = cost_tables(
+        [run("learned_positions", [10, 6, 4], budget=budget), run("conv_ffn", [12, 8, 5], budget=budget)]
+    )
+    assert ["epochs to perplexity 5.00" in table.heads for table in shown] == [True] * count
 
 
 def test_report_of_small_runs_names_their_operations_not_zero() -> None:
     runs = [run(name, [10, 6, 4]) for name in ("learned_positions", "conv_ffn")]
     runs = [replace(each, curve=tuple(replace(epoch, tokens=5_000) for epoch in each.curve)) for each in runs]
-    shown = find(bench_report.document(runs).blocks, Disclosure)
-    (part,) = (part for part in shown if part.summary.startswith("Cost of equal quality"))
-    assert part.blocks[0].heads[-1] == "perplexity at 0.490 TFLOP"  # type: ignore[union-attr]
+    (table,) = cost_tables(runs)
+    assert table.heads[-1] == "perplexity at 0.490 TFLOP"

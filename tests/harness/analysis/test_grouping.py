@@ -43,6 +43,7 @@ def test_row_has_the_record_that_was_started_last() -> None:
     ("settings", "labels"),
     [
         (["recipe.dropout=0.3"], {"paper (dropout=0.1)", "paper (dropout=0.3)"}),
+        (["framework=keras"], {"paper (torch)", "paper (keras on tensorflow)"}),
         (
             ["recipe.dropout=0.3 recipe.norm=rms"],
             {"paper (dropout=0.1, norm=layernorm)", "paper (dropout=0.3, norm=rms)"},

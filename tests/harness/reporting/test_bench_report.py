@@ -14,14 +14,15 @@ from ablation_factory import pilot
 from hostile_text import HOSTILE_NAME
 from pages_factory import write
 from record_factory import broken, narrow, record, runs, scored, with_digests
+from test_leaderboard_table import texts
 
 from harness.analysis.fairness import find_mismatches
-from harness.analysis.grouping import groups, rows
+from harness.analysis.grouping import groups
 from harness.cli.report_writing import without_disturbed_rates
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
-from harness.reporting.document import Code, Figure, Items, Table, Text, find
+from harness.reporting.document import Code, Figure, Table, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -147,16 +148,6 @@ def test_run_whose_reason_begins_with_its_status_is_listed_without_repeating_it(
     assert "interrupted: " not in output
 
 
-def test_settings_tell_rows_of_one_variant_apart() -> None:
-    ablated = replace(RECIPES["learned_positions"], dropout=0.3)
-    records = [record(), record(recipe=ablated), record("paper", framework="keras"), record("paper")]
-    labels = [row.label for row in rows(records)]
-    assert labels == sorted(set(labels), key=labels.index)
-    assert any("dropout=0.3" in label for label in labels)
-    assert [label for label in labels if "keras" in label] == ["paper (keras on tensorflow)"]
-    assert [row.label for row in rows([record(recipe=ablated)])] == ["learned_positions (dropout=0.3)"]
-
-
 @pytest.mark.parametrize(
     ("paper", "mean", "lead"),
     [
@@ -199,9 +190,7 @@ def test_runs_that_stop_early_are_not_said_to_agree_in_updates() -> None:
         run = with_digests(run, batches={str(run.curve[0].updates): "1" * 64})
         early.append(replace(run, curve=run.curve[:epochs]))
     for records, is_stated in ((full, True), (early, False)):
-        blocks = bench_report.document(records).blocks
-        lines = [block.text for block in find(blocks, Text)]
-        lines += [line for items in find(blocks, Items) for line in items.lines]
+        lines = texts(records)
         assert any("same optimiser, batches and number of updates for all" in line for line in lines) is is_stated
         assert any("updates, seeds, the stream of batches" in line for line in lines) is is_stated
         assert any("the batches of the first epoch" in line for line in lines) is not is_stated

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from record_factory import record, runs, scored, with_digests
+from record_factory import broken, record, runs, scored, with_digests
 from scipy import stats
 
 from harness.analysis.leaderboard import analyse_bench
@@ -64,7 +64,7 @@ def test_means_and_intervals_have_the_unit_and_digits_of_their_column(
 
 
 def test_leaderboard_counts_the_seeds_of_completed_runs() -> None:
-    completed, failed = runs("paper", seeds=2), replace(record("paper", 2), status="failed", scores={}, curve=())
+    completed, failed = runs("paper", seeds=2), broken(record("paper", 2))
     (row,) = (table := leaderboard([*completed, failed])).rows
     cells = dict(zip(table.heads, map(str, row), strict=True))
     assert (cells["seeds"], cells["runs"]) == ("2", "2 completed, 1 failed")
@@ -101,6 +101,7 @@ def on_machine(run: RunRecord, processor: str) -> RunRecord:
 
 
 def texts(records: Sequence[RunRecord]) -> list[str]:
+    """Return the paragraphs and items of a report."""
     blocks = bench_report.document(records).blocks
     notes = [line for items in find(blocks, Items) for line in items.lines]
     return [*(block.text for block in find(blocks, Text)), *notes]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -59,11 +60,7 @@ AWKWARD = [
 ]
 
 
-FORTY = [
-    replace(run := record(f"a_company.its_models:A_LONG_NAME_OF_VARIANT_{number}"),
-            scores={**run.scores, "bleu_sacre": 20 + number / 4})
-    for number in range(40)
-]  # fmt: skip
+FORTY = scored({f"a_company.its_models:A_LONG_NAME_OF_VARIANT_{number}": [20 + number / 4] for number in range(40)})
 DRAW: dict[str, Callable[..., Figure]] = {
     "curves": lambda table, labels, **layout: run_plots.learning_curves(
         run_plots.panels(table, labels, LOSSES), LOSSES, **layout
@@ -73,6 +70,12 @@ DRAW: dict[str, Callable[..., Figure]] = {
         table, labels, run_plots.speeds(table), **layout
     ),
 }
+
+
+def drawn(name: str, records: list[RunRecord], **layout: Any) -> Figure:
+    """Draw a plot of some runs with the labels of their rows."""
+    table = rows(records)
+    return DRAW[name](table, [row.label for row in table], **layout)
 
 
 def visible_texts(picture: Figure) -> list[Text]:
@@ -102,14 +105,12 @@ def check_layout(picture: Figure, layout: plot_style.Layout) -> None:
 @pytest.mark.parametrize("name", DRAW)
 @pytest.mark.parametrize("records", [MANY, AWKWARD, FORTY], ids=["many", "awkward", "forty"])
 def test_plots_of_records_are_drawn(name: str, records: list[RunRecord], layout: plot_style.Layout) -> None:
-    table = rows(records)
-    check_layout(DRAW[name](table, [row.label for row in table], layout=layout), layout)
+    check_layout(drawn(name, records, layout=layout), layout)
 
 
 def test_labels_of_forty_variants_do_not_overlap_beside_speeds() -> None:
-    table = rows(FORTY)
-    picture = DRAW["speed"](table, [row.label for row in table])
-    boxes = [text.get_window_extent() for text in visible_texts(picture) if "VARIANT" in text.get_text()]
+    texts = visible_texts(drawn("speed", FORTY))
+    boxes = [text.get_window_extent() for text in texts if "VARIANT" in text.get_text()]
     labels = sorted((box.y0, box.y1) for box in boxes)
     assert len(labels) == 40
     assert all(upper[0] > lower[1] - 1 for lower, upper in itertools.pairwise(labels))
@@ -122,8 +123,7 @@ def test_numbers_on_the_axes_of_speeds_do_not_overlap(
 ) -> None:
     speeds = {"paper": slowest, "conv_ffn": fastest}
     records = [replace(record(name), speed=dict.fromkeys(run_plots.SPEEDS, speed)) for name, speed in speeds.items()]
-    table = rows(records)
-    picture = DRAW["speed"](table, [row.label for row in table], layout=layout)
+    picture = drawn("speed", records, layout=layout)
     plot_style.lay_out(picture)
     picture.draw_without_rendering()
     for axes in picture.axes:
@@ -197,8 +197,7 @@ def test_cross_of_a_diverged_run_is_at_its_last_finite_loss() -> None:
     run = record("paper")
     lost = replace(run.curve[2], validation_loss=None, training_loss=None)
     records = [record(), broken(run, "diverged", curve=(*run.curve[:2], lost))]
-    table = rows(records)
-    panel = DRAW["curves"](table, [row.label for row in table]).axes[1]
+    panel = drawn("curves", records).axes[1]
     (cross,) = (line for line in panel.lines if line.get_marker() == "x")
     assert (cross.get_xdata(), cross.get_ydata()) == ([2], [run.curve[1].validation_loss])
     for shown, has_cross in ((records, True), (records[:1], False)):
@@ -221,8 +220,7 @@ def test_chart_of_scores_is_sorted_by_its_first_score_with_the_best_on_top(name:
 
 
 def test_completed_run_without_a_score_is_not_called_completed_in_the_chart() -> None:
-    table = rows([record(), replace(record("paper"), scores={}), broken(record("conv_ffn"))])
-    (axes,) = DRAW["scores"](table, [row.label for row in table]).axes
+    (axes,) = drawn("scores", [record(), replace(record("paper"), scores={}), broken(record("conv_ffn"))]).axes
     texts = [text.get_text() for text in axes.texts if text.get_color() == plot_style.FAINT]
     assert texts == ["1 failed", "no value"]
 
@@ -351,19 +349,25 @@ def test_short_names_of_settings_that_differ_in_the_middle_differ_beside_another
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 
-    before = pixels(DRAW["curves"](rows(MANY[:2]), ["a", "b"]))
+    before = pixels(drawn("curves", MANY[:2]))
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "red"}):
-        after = pixels(DRAW["curves"](rows(MANY[:2]), ["a", "b"]))
+        after = pixels(drawn("curves", MANY[:2]))
         assert mpl.rcParams["font.size"] == 30
     assert (before == after).all()
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 5)])
-def test_attention_is_drawn_head_by_head(layers: int, heads: int, tmp_path: Path) -> None:
+def test_attention_is_drawn_head_by_head(
+    layers: int, heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Mock(wraps=plot_style.write)
+    monkeypatch.setattr(plot_style, "write", write)
     source, target = ["<sos>", "ein", "$x_y$", "<eos>"], ["a", "ünïcode", ""]
     weights = np.random.default_rng(0).dirichlet(np.ones(4), (layers, heads, 3)).astype(np.float32)
     concept_plots.attention_heat_map(weights, source, target, tmp_path / "heads.png")
     assert is_drawn(imread(tmp_path / "heads.png")[..., :3])
+    shown = [image.get_array() for axes in write.call_args.args[0].axes for image in axes.images]
+    np.testing.assert_array_equal(shown, weights.reshape(layers * heads, 3, 4))
 
 
 def test_title_of_the_attention_to_a_short_sentence_fits_into_the_picture(
