@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import os
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import page_outline
 import pages_factory
 import pytest
 from command_line import FRAMEWORKS, imported
+from page_outline import unpacked
 from pages_factory import write
 from places import FIXTURES
 from record_factory import record, runs, with_digests
@@ -50,12 +48,6 @@ def folder(stored: tuple[Path, list[RunRecord]], tmp_path_factory: pytest.TempPa
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
-
-
-def unpacked(page: str, kind: str = "packed") -> list[Any]:
-    """Return the compressed JSON data of a page, by default those of each translation explorer."""
-    packed = re.findall(rf'<script type="application/octet-stream" class="{kind}">(.*?)</script>', page)
-    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
 def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
