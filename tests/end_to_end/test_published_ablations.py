@@ -155,7 +155,7 @@ def test_results_page_repeats_the_runs_on_tying() -> None:
 
 def test_results_page_names_the_settings_in_which_the_sizes_of_tying_differ() -> None:
     training = {
-        run.spec.recipe.width: flat_settings(replace(run.spec, variant="", recipe=None))  # type: ignore[union-attr]
+        run.spec.recipe.width: flat_settings(replace(run.spec, variant="", recipe=None))
         for run in FOLDERS[TYING]
         if run.spec.budget == "controlled"
     }

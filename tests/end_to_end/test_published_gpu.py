@@ -85,14 +85,12 @@ def test_runs_on_gpu_and_cpu_have_the_same_batches_and_initial_weights() -> None
 def test_results_page_repeats_the_difference_of_plain_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "plain", BASE, "--results", str(ROOT / published_pages.PLAIN)]) == 0
     found = re.search(r"minus A \(plain\): (\S+) \(95 % interval (\S+ to \S+)\)", capsys.readouterr().out)
-    assert found is not None
     assert f"`{BASE}` differs from `plain` by {found[1]} ({found[2]};" in SECTION
 
 
 def test_results_page_repeats_the_speed_on_a_gpu() -> None:
     document = speed_document.load(ROOT / published_pages.SPEED_GPU)
     subject = document.subject(f"{BASE}/torch")
-    assert subject.training is not None
     update = subject.training.update_seconds
     times = {
         pair.work: "{:.1f} times ({:.1f} to {:.1f})".format(pair.ratio.median, *interval(pair.ratio))

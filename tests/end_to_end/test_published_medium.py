@@ -35,6 +35,5 @@ def test_speed_page_repeats_the_scores_and_their_difference() -> None:
     assert f"a BLEU of {bleu['medium']:.1f} instead of {bleu['highest']:.1f}" in TEXT
     assert f"a test perplexity of {perplexity['medium']:.2f} instead of {perplexity['highest']:.2f}" in TEXT
     effect = re.search(r"precision=highest\) \| (\S+) ~ \((\S+) to (\S+); p (\S+);", html.unescape(PAGE))
-    assert effect is not None
     difference, low, high = map(negated, effect.groups()[:3])
     assert f"{difference} ({high} to {low}; p {effect[4]})" in TEXT

@@ -23,9 +23,8 @@ METRIC = "bleu_sacre"
 
 def test_how_often_two_seeds_of_one_model_seem_to_differ() -> None:
     metric, p = metric_function(METRIC), []
-    assert metric is not None
     for runs in _same_but_for_the_seed().values():
-        sums = np.stack([StoredFiles(ROOT / folder).sentences(record)[METRIC] for folder, record in runs]).astype(float)  # type: ignore[index]
+        sums = np.stack([StoredFiles(ROOT / folder).sentences(record)[METRIC] for folder, record in runs]).astype(float)
         p += list(randomisation_p(sums, list(combinations(range(len(runs)), 2)), metric))
     significant = sum(value < 0.05 for value in p)
     sentence = f"Of {len(p)} pairs of published runs that differ only in their seed, {significant}"

@@ -73,7 +73,6 @@ def test_results_page_repeats_the_speed_of_variants() -> None:
     document = speed_document.load(ROOT / published_pages.VARIANTS)
     for subject in document.subjects:
         name, training = subject.name.removesuffix("/torch"), subject.training
-        assert training is not None
         milliseconds, share = 1e3 * training.update_seconds, 100 * document.mfu(subject).median
         if name != "plain":
             assert re.search(rf"`{name}` {milliseconds:.0f} ms (per update )?\((MFU )?{share:.0f} %\)", SECTION)

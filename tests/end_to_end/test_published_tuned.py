@@ -172,8 +172,6 @@ def against_own(run: RunRecord) -> tuple[Interval, float]:
     folders = {run.id: ROOT / TUNED_CPU for run in OWN} | {run.id: ROOT / TUNED_LEVERS}
     sums = sentence_sums(runs, "bleu_sacre", lambda run: run_store.load_sentences(folders[run.id], run.id))
     metric = metric_function("bleu_sacre")
-    assert sums is not None
-    assert metric is not None
     *seeds, score = (run.scores["bleu_sacre"] or 0.0 for run in runs)
     left_out = without_each_sentence([sums], metric)
     changes = left_out[..., -1:] - left_out[..., :-1].mean(axis=-1, keepdims=True)

@@ -19,7 +19,7 @@ def cell(positions: str, embedding_init: str) -> list[RunRecord]:
     chosen = [
         run
         for run in RUNS
-        if (run.spec.recipe.positions, run.spec.recipe.embedding_init) == (positions, embedding_init)  # type: ignore[union-attr]
+        if (run.spec.recipe.positions, run.spec.recipe.embedding_init) == (positions, embedding_init)
     ]
     return sorted(chosen, key=lambda run: run.spec.seed)
 

@@ -152,7 +152,7 @@ def test_run_whose_process_cannot_start_fails_alone(runs: FaultyRuns) -> None:
     def refuse_first(*arguments: object, **settings: object) -> object:
         if refusals:
             raise refusals.pop()
-        return popen(*arguments, **settings)  # type: ignore[call-overload]
+        return popen(*arguments, **settings)
 
     runs.patch.setattr(json_process.subprocess, "Popen", refuse_first)
     records = runs.execute(faulty("sound"), faulty("sound", seed=1)).records

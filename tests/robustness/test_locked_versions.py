@@ -57,7 +57,6 @@ def test_tensorflow_is_the_package_that_exists_for_a_system(system: str, machine
 def test_tox_and_its_plugin_are_locked() -> None:
     plugin = re.search(r"^requires = (.*)$", (ROOT / "tox.ini").read_text(encoding="utf-8"), re.MULTILINE)
     locked = entries("tox.txt")
-    assert plugin is not None
     assert plugin[1] in locked
     assert any(pin.startswith("tox==") for pin in locked)
 

@@ -105,7 +105,7 @@ def test_disagreement_of_many_texts_needs_little_memory() -> None:
 
 def test_rows_with_one_difference_are_found_without_comparing_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = record().spec.recipe
-    records = [record(recipe=replace(recipe, dropout=number / 1_000)) for number in range(100, 180)]  # type: ignore[type-var]
+    records = [record(recipe=replace(recipe, dropout=number / 1_000)) for number in range(100, 180)]
     table, calls, fields = rows(records), [], row_difference_rules._fields
 
     def count(row: Any) -> dict[str, Any]:
@@ -125,8 +125,6 @@ def test_table_of_too_many_rows_has_no_pairs_and_says_so(monkeypatch: pytest.Mon
     monkeypatch.setattr(statistics, "MOST_ROWS", 4)
     records = [record(f"v{number}", seed, final=1.5 + number / 50) for number in range(5) for seed in range(3)]
     few, many = (leaderboard.analyse_bench(part).tables[0].main for part in (records[:-3], records))
-    assert few is not None
-    assert many is not None
     assert len(few.comparisons.differences) == 6
     assert few.rank_interval("v0") is not None
     assert many.comparisons.differences == ()
@@ -147,6 +145,5 @@ def test_compare_in_a_table_of_too_many_rows_tests_its_sides(tmp_path: Path, mon
     monkeypatch.setattr(statistics, "MOST_ROWS", 2)
     assert comparison.other_rows(sides, tmp_path, run_store.records(tmp_path)) == ()
     main = comparison.compare(sides, (), None, examples=0).metric("bleu_sacre")
-    assert main is not None
     assert main.difference("B", "A") is not None
     assert not main.reported

@@ -205,9 +205,9 @@ def test_base_is_the_center_of_the_grid_unless_given() -> None:
 def test_study_is_runs_that_differ_in_levels_only() -> None:
     records = [synthetic_record(name, seed) for name in RECIPES for seed in (0, 1)]
     assert studies(records) == ()
-    wide = [run(replace(LEARNED_POSITIONS, activation=level, width=512), 0, 2.0) for level in ("relu", "gelu")]  # type: ignore[arg-type]
+    wide = [run(replace(LEARNED_POSITIONS, activation=level, width=512), 0, 2.0) for level in ("relu", "gelu")]
     tied = [
-        run(replace(LEARNED_POSITIONS, tying=level), 0, 2.0, data=DataSpec(vocabulary="joint"))  # type: ignore[arg-type]
+        run(replace(LEARNED_POSITIONS, tying=level), 0, 2.0, data=DataSpec(vocabulary="joint"))
         for level in levels("tying")
     ]
     all_studies = studies([*records, *wide, *tied])

@@ -41,7 +41,7 @@ def run(levels: Mapping[str, str], seed: int = 0) -> RunRecord:
     """Return a synthetic run with these levels; its batches depend on seed and batching."""
     fields = {name: level for name, level in levels.items() if name != "batching"}
     batching: Any = levels.get("batching", "random")
-    recipe = replace(LEARNED_POSITIONS, **fields)  # type: ignore[arg-type]
+    recipe = replace(LEARNED_POSITIONS, **fields)
     loss = 2.0 + 0.01 * len("".join(levels.values()))
     made = record("learned_positions", seed, final=loss, training=Training(batching=batching), recipe=recipe)
     embedding = EMBEDDING_RMS[recipe.embedding_init] * (16 if recipe.embedding_scale == "sqrt_width" else 1)

@@ -152,7 +152,7 @@ def test_departures_from_the_source_do_not_include_averaged_epochs(changes: dict
 
 
 def test_departures_name_rows_once_that_differ_in_recipe_and_training() -> None:
-    recipe = replace(RECIPES["learned_positions"], heads=4)  # type: ignore[call-arg]
+    recipe = replace(RECIPES["learned_positions"], heads=4)
     changed = record(budget="source", recipe=recipe, training=TRAININGS["paper"])
     (table,) = groups([record(budget="source"), changed])
     (reason,) = table.departures
@@ -188,7 +188,7 @@ def test_departures_name_only_the_data_settings_that_differ() -> None:
 
 
 def test_departures_of_a_recipe_with_fewer_positions_than_the_usual_length() -> None:
-    recipe = replace(RECIPES["learned_positions"], max_length=60)  # type: ignore[call-arg]
+    recipe = replace(RECIPES["learned_positions"], max_length=60)
     (table,) = groups([record(recipe=recipe, data=DataSpec(max_length=60))])
     assert not any("data settings" in reason for reason in table.departures)
 

@@ -74,7 +74,6 @@ LEARNED, PAPER = of_seeds("learned_positions", 0, 1, 2, 3), of_seeds("paper", 0,
 )
 def test_noise_is_that_of_common_seeds(used: list[RunRecord], others: list[RunRecord], rows: int, seeds: int) -> None:
     estimate = estimate_noise([*used, *others], "bleu_sacre", no_sentences)
-    assert estimate is not None
     assert (estimate.rows, estimate.seeds) == (rows, seeds)
     assert estimate == estimate_noise(used, "bleu_sacre", no_sentences)
 
@@ -91,7 +90,6 @@ def test_noise_of_sentences_is_that_of_the_pairs_with_stored_sentences() -> None
         return {} if run.spec.variant == names[2] else {"nats": 10 * nats, "tokens": np.full(100, 10)}
 
     estimate = estimate_noise(runs, "test_loss", sentences)
-    assert estimate is not None
     assert (estimate.rows, estimate.with_sentences) == (3, True)
     expected = (of_sentences[names[0]] - of_sentences[names[1]]).var() / 100
     assert estimate.noise.sentence_variance == pytest.approx(expected, rel=0.1)

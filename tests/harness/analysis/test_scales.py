@@ -33,8 +33,8 @@ def test_scores_at_an_end_of_the_range_are_not_analysed_as_logits(
     assert table.differences[0].mean == pytest.approx(difference, abs=0.01)
     assert table.remarks[-1].startswith("A score of the table lies within 0.1 of 0 or 100")
     estimated = interval(plain_row("a", *first), scale=LOGIT)
-    assert 0 <= estimated.low <= estimated.high <= 100  # type: ignore[operator]
-    assert -100 <= table.differences[0].low <= table.differences[0].high <= 100  # type: ignore[operator]
+    assert 0 <= estimated.low <= estimated.high <= 100
+    assert -100 <= table.differences[0].low <= table.differences[0].high <= 100
 
 
 def test_interval_of_a_difference_from_zero_is_not_cut_on_one_side() -> None:
@@ -53,7 +53,7 @@ def test_logits_are_used_from_a_tenth_of_a_point_on(worst: float, scale: Scale) 
 def test_interval_wider_than_the_range_is_transformed_and_not_clipped() -> None:
     row = plain_row("a", 60.0, 70.0, 90.0)
     on_scale, plain = interval(row, scale=LOGIT), interval(row)
-    assert 0 < on_scale.low < 60 < 90 < on_scale.high < 100 < plain.high  # type: ignore[operator]
+    assert 0 < on_scale.low < 60 < 90 < on_scale.high < 100 < plain.high
 
 
 @pytest.mark.parametrize(("scale", "level"), [(LOGIT, 35.0), (LOG, 12.0), (IDENTITY, 2.0)])

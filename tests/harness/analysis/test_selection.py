@@ -64,7 +64,7 @@ def test_find_by_a_name_that_the_refusal_offers_chooses_one_of_two_test_files(tm
 def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(variant_pair: Path) -> None:
     changes: list[dict[str, Any]] = [
         {"updates": 5},
-        {"recipe": replace(RECIPES[FIRST], positions="alibi")},  # type: ignore[arg-type]
+        {"recipe": replace(RECIPES[FIRST], positions="alibi")},
         {"framework": "keras", "backend": "jax"},
         {"budget": "source"},
     ]

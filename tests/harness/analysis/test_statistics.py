@@ -69,7 +69,7 @@ def test_interval_of_a_row_is_the_t_interval_of_its_mean() -> None:
     assert (over_seeds.basis, over_seeds.n) == ("seeds", 5)
     assert over_seeds.remark == "Intervals cover other seeds, not other test sentences."
     with_noise = interval(row("r", scores + np.random.default_rng(1).normal(0, 30, SENTENCES)), mean)
-    assert with_noise.high - with_noise.low > 3 * (high - low)  # type: ignore[operator]
+    assert with_noise.high - with_noise.low > 3 * (high - low)
 
 
 def test_compare_rows_on_the_log_scale_shows_a_difference_around_the_middle_of_its_rows() -> None:
@@ -113,7 +113,7 @@ def test_compare_rows_one_seed_is_tested_over_sentences() -> None:
     same = only_difference(row("first", first), row("twin", first), metric=mean)
     assert (same.p, same.conclude(less_is_better=False)) == (1.0, Conclusion.INCONCLUSIVE)
     single = interval(row("first", first), mean)
-    standard_error = (single.high - single.mean) / scipy.stats.t.ppf(0.975, 299)  # type: ignore[operator]
+    standard_error = (single.high - single.mean) / scipy.stats.t.ppf(0.975, 299)
     assert standard_error == pytest.approx(first.std(ddof=1) / math.sqrt(300))
 
 
@@ -187,7 +187,7 @@ def test_compare_rows_only_common_seeds_count_and_unused_ones_are_named() -> Non
     table = compare_rows([full, shorter], mean)
     (difference,) = table.differences
     assert (table.seeds, difference.n) == ((1, 3), 2)
-    expected = [full.values[1] - shorter.values[1], full.values[3] - shorter.values[0]]  # type: ignore[operator]
+    expected = [full.values[1] - shorter.values[1], full.values[3] - shorter.values[0]]
     assert difference.mean == pytest.approx(np.mean(expected))
     assert table.remarks[0] == "r0: seeds 0, 2 left out of the differences: not present in every row."
     assert "Two seeds: both values are shown; there is no interval and no test." in table.remarks
@@ -220,7 +220,7 @@ def test_compare_rows_row_without_statistics_leaves_those_of_other_rows_in_use()
     assert "Intervals of r2 cover other seeds, not other test sentences." in table.remarks
     over_seeds = only_difference(first, third)
     assert table.between("r0", "r2").standard_error == pytest.approx(over_seeds.standard_error)
-    assert over_seeds.standard_error < only_difference(first, third, metric=mean).standard_error  # type: ignore[operator]
+    assert over_seeds.standard_error < only_difference(first, third, metric=mean).standard_error
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

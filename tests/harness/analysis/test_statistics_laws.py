@@ -38,7 +38,7 @@ def test_compare_rows_order_of_rows_changes_at_most_signs(evidence: list[Evidenc
         assert [getattr(same, name) for name in NUMBERS] == [close(getattr(difference, name)) for name in NUMBERS]
         opposite = unordered.between(difference.second, difference.first)
         assert opposite.label.split() == [difference.second, "\N{MINUS SIGN}", difference.first]
-        assert opposite.mean == close(-difference.mean)  # type: ignore[operator]
+        assert opposite.mean == close(-difference.mean)
         assert opposite.values == pytest.approx([-value for value in difference.values])
         if difference.above_zero is not None:
             assert opposite.above_zero == pytest.approx(1 - difference.above_zero)
@@ -64,5 +64,5 @@ def test_compare_rows_interval_excludes_zero_exactly_if_p_is_below_5_percent(num
     for scale in (IDENTITY, LOG, LOGIT):
         for difference in compare_rows(evidence, scale=scale).differences:
             assert (difference.p < 0.05) == (difference.low > 0 or difference.high < 0)
-            assert difference.significant == (difference.p_holm < 0.05)  # type: ignore[operator]
-            assert (difference.above_zero > 0.5) == (difference.mean > 0)  # type: ignore[operator]
+            assert difference.significant == (difference.p_holm < 0.05)
+            assert (difference.above_zero > 0.5) == (difference.mean > 0)

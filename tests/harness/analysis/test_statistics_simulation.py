@@ -74,7 +74,7 @@ def test_compare_rows_bleu_has_its_nominal_size_and_power(n: int) -> None:
         same, better = compare_rows(rows, bleu, base="base", scale=LOGIT).differences
         false_positives += same.p < 0.05
         detected.append(better.low > 0)
-        differences.append(np.subtract(rows[2].values, rows[0].values))  # type: ignore[arg-type]
+        differences.append(np.subtract(rows[2].values, rows[0].values))
     standard_error = math.sqrt(0.05 * 0.95 / repetitions)
     assert false_positives / repetitions == pytest.approx(0.05, abs=3.3 * standard_error)
     measured = np.array(differences)

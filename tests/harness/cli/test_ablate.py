@@ -33,8 +33,8 @@ def test_default_is_all_fields_of_learned_positions_with_three_seeds() -> None:
 
 def test_cell_is_the_run_of_bench_with_the_same_settings() -> None:
     cell = planned(["ablate", *TINY, "--field", "positions", "--seed", "3"])[2]
-    setting = f"--set=recipe.positions={cell.recipe.positions}"  # type: ignore[union-attr]
-    assert cell.recipe.positions != "learned"  # type: ignore[union-attr]
+    setting = f"--set=recipe.positions={cell.recipe.positions}"
+    assert cell.recipe.positions != "learned"
     line = ["bench", *TINY, "--variant", "learned_positions", "--budget", "controlled", "--seed", "3", setting]
     assert [spec.id for spec in planned(line)] == [cell.id]
 
@@ -49,8 +49,8 @@ def test_levels_of_a_field_are_chosen() -> None:
 def test_set_changes_the_base_and_every_cell() -> None:
     line = ["ablate", *TINY, "--field", "norm", "--set=recipe.norm=rms", "--set=recipe.dropout=0", "--seed=0"]
     specs = planned(line)
-    assert [spec.recipe.norm for spec in specs] == ["rms", "layernorm", "handmade", "none"]  # type: ignore[union-attr]
-    assert {spec.recipe.dropout for spec in specs} == {0.0}  # type: ignore[union-attr]
+    assert [spec.recipe.norm for spec in specs] == ["rms", "layernorm", "handmade", "none"]
+    assert {spec.recipe.dropout for spec in specs} == {0.0}
 
 
 def test_base_can_be_an_external_recipe() -> None:
@@ -58,8 +58,8 @@ def test_base_can_be_an_external_recipe() -> None:
         "from dataclasses import replace\nfrom impls.recipes import PAPER\nMINE = replace(PAPER, positions='rotary')\n"
     )
     specs = planned(["ablate", *TINY, "--field", "positions", "--base", "mine_to_ablate:MINE", "--seed=0"])
-    assert specs[0].recipe.positions == "rotary"  # type: ignore[union-attr]
-    assert {spec.recipe.tying for spec in specs} == {"output"}  # type: ignore[union-attr]
+    assert specs[0].recipe.positions == "rotary"
+    assert {spec.recipe.tying for spec in specs} == {"output"}
 
 
 def test_device_is_needed_for_unfinished_runs_only() -> None:
@@ -87,7 +87,7 @@ def test_grid_is_reported_and_only_missing_runs_are_run_again(
     page, results = Path("reports/local/ablation/index.md"), Path("results/local")
     assert str(page) in output
     assert "seed noise is unknown" in page.read_text()
-    records = {record.spec.recipe.norm_order: record for record in run_store.records(results)}  # type: ignore[union-attr]
+    records = {record.spec.recipe.norm_order: record for record in run_store.records(results)}
     assert [record.status for record in records.values()] == ["completed"] * 2
     run_store.remove_record(results, records["pre"].id)
     executed.clear()

@@ -159,7 +159,6 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     failed = replace(failed, id=failed.spec.id, speed={"total_seconds": 1.0})
     run_store.save_record(tmp_path, failed)
     estimate = estimate_noise(records, "bleu_sacre", lambda run: None)
-    assert estimate is not None
     noise, level = estimate.noise, LOGIT.forward(estimate.level)
     difference = LOGIT.natural(0.5, estimate.level)
     seeds, more = (seeds_needed(each, difference, 2, 1) for each in (noise, upper_bound(noise)))
@@ -202,7 +201,7 @@ def test_plan_of_one_row_counts_its_runs_alone(tmp_path: Path, capsys: pytest.Ca
     assert main([*line, "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
     output = capsys.readouterr().out
     assert "between this row and another, whose runs are not counted (1 comparison, Holm's correction)" in output
-    seeds, runs = re.search(r"(\d+) seeds: (\d+) runs", output).groups()  # type: ignore[union-attr]
+    seeds, runs = re.search(r"(\d+) seeds: (\d+) runs", output).groups()
     assert seeds == runs
 
 
@@ -277,7 +276,6 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
     sentences = StoredFiles(tmp_path).sentences
     estimate = estimate_noise(records, "bleu_sacre", sentences)
-    assert estimate is not None
     assert (estimate.rows, estimate.seeds, estimate.with_sentences) == (3, 3, True)
     bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))
     logits = scipy.special.logit(bleu / 100)
@@ -287,7 +285,6 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     assert estimate.level == pytest.approx(np.median(bleu.mean(axis=1)))
     one_row = [record for record in records if record.spec.variant == "paper"]
     estimate = estimate_noise(one_row, "bleu_sacre", sentences)
-    assert estimate is not None
     assert (estimate.rows, estimate.with_sentences, estimate.noise.degrees) == (1, False, 2)
     assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
     assert estimate.noise.sentence_variance == 0

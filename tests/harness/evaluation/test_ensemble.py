@@ -24,7 +24,7 @@ SENTENCES: list[Ids] = [np.array([SOS, *[A] * (1 + index % 4), 10 + index, EOS],
 
 
 def tables(*models: TableModel) -> Any:
-    return Ensemble(models, WORDS)  # type: ignore[arg-type]  # tables have no token_nats
+    return Ensemble(models, WORDS)
 
 
 def small(recipe: Recipe, seed: int) -> Any:

@@ -86,9 +86,7 @@ def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> 
 )
 def test_runs_that_are_not_comparable_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     records = [
-        with_digests(record, **change)
-        if record.spec.seed == 1 and record.spec.recipe.activation == "gelu"  # type: ignore[union-attr]
-        else record
+        with_digests(record, **change) if record.spec.seed == 1 and record.spec.recipe.activation == "gelu" else record
         for record in runs(ACTIVATIONS, by_activation)
     ]
     analysis = analysed(records)

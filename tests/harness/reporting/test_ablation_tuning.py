@@ -39,7 +39,7 @@ def tuned_runs(levels: Iterable[str] = BEST, **changes: Any) -> list[RunRecord]:
     """Return untuned runs, pilots and tuned runs of three seeds for some levels of `positions`."""
     records = []
     for level in levels:
-        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        recipe = replace(LEARNED_POSITIONS, positions=level)
         for rate in RATES:
             distance = abs(RATES.index(rate) - RATES.index(BEST[level]))
             records.append(pilot(rate, [3.0 + distance], recipe=recipe, **changes))
@@ -79,8 +79,7 @@ def warnings(records: list[RunRecord]) -> str:
     return "\n".join(ablation_findings.warnings(analysed(records)))
 
 
-def loss_effects(study: StudyEffects | None) -> dict[str, float]:
-    assert study is not None
+def loss_effects(study: StudyEffects) -> dict[str, float]:
     return {
         effect.contrast.changed[0][1]: round(effect.mean, 1)
         for field in study.fields
@@ -93,7 +92,6 @@ def loss_effects(study: StudyEffects | None) -> dict[str, float]:
 def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) -> None:
     records = tuned_runs()
     study = study_of(records)
-    assert study.tuned is not None
     assert {dict(cell).get("positions", "learned"): choice.rate for cell, choice in study.tuned.choices.items()} == BEST
     assert loss_effects(study) == {"sinusoidal": 0.5, "none": 0.2}
     assert loss_effects(study.tuned.effects) == {"sinusoidal": -0.2, "none": 0.4}
@@ -143,8 +141,6 @@ def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message:
     records = changed(lambda run: with_digests(run, **change), "tuned", "sinusoidal", seed=1)
     study = study_of(records)
     assert study.study.differences == ()
-    assert study.tuned is not None
-    assert study.tuned.effects is not None
     assert any(message in line for line in study.tuned.effects.study.differences)
     assert not study.tuned.effects.fields
     assert any(message in str(line) for line in find_mismatches(records, "tuned"))
@@ -157,8 +153,6 @@ def test_run_with_another_setting_is_not_the_tuned_run_of_a_cell() -> None:
         return replace(run, spec=spec, id=spec.id)
 
     study = study_of(changed(with_another_beta, "tuned", "sinusoidal", seed=1))
-    assert study.tuned is not None
-    assert study.tuned.effects is not None
     effect = effect_of(study.tuned.effects.fields, "positions", "sinusoidal")
     assert effect.contrast.seeds == (0, 2)
 
@@ -167,12 +161,10 @@ def test_level_without_its_tuned_run_is_named_and_without_that_of_the_base_nothi
     records = tuned_runs()
     partial = [record for record in records if (record.spec.budget, positions(record)) != ("tuned", "sinusoidal")]
     tuned = study_of(partial).tuned
-    assert tuned is not None
     assert loss_effects(tuned.effects) == {"none": 0.4}
     message = "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal."
     assert message in warnings(partial)
     tuned = study_of([record for record in records if record.spec.budget != "tuned"]).tuned
-    assert tuned is not None
     assert (tuned.missing, tuned.effects) == (("base", "positions=sinusoidal"), None)
 
 
@@ -205,7 +197,6 @@ def test_pilots_with_a_limit_of_updates_are_not_said_to_have_their_epochs() -> N
     limited = [replace(run, spec=replace(run.spec, updates=100)) for run in tuned_runs()]
     for records, length in ((tuned_runs(), "1 epoch"), (limited, "at most 100 updates")):
         tuned = analysed(records).studies[0].tuned
-        assert tuned is not None
         assert f"; pilots of {length}, seed 1000" in ablation_tables.pilots_text(tuned)
 
 
@@ -221,7 +212,7 @@ def test_rate_that_makes_full_runs_worse_is_warned_of(length: int, reason: str) 
     message = "The chosen rate gives the full runs a higher validation loss than the untuned one"
     records = [run for run in tuned_runs(("learned", "none")) if run.spec.budget != "pilot"]
     for level, chosen in (("learned", 1e-3), ("none", 5e-4)):
-        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        recipe = replace(LEARNED_POSITIONS, positions=level)
         records += [pilot(rate, [3.0 + (rate != chosen)] * length, recipe=recipe) for rate in RATES]
     assert message not in warnings(records), "lower by 0.2 nats"
     for index, run in enumerate(records):
@@ -235,7 +226,7 @@ def test_rate_that_makes_full_runs_worse_is_warned_of(length: int, reason: str) 
 def test_tuning_that_changes_no_rate_has_no_second_table(tmp_path: Path) -> None:
     records = [run for run in tuned_runs(("learned", "none")) if run.spec.budget == "controlled"]
     for level in ("learned", "none"):
-        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        recipe = replace(LEARNED_POSITIONS, positions=level)
         records += [pilot(rate, [3.0 + (rate != Training().peak_rate)], recipe=recipe) for rate in RATES]
     page = markdown(analysed(records), tmp_path)
     assert "every recipe keeps the learning rate of its runs, so tuning changes no effect" in page

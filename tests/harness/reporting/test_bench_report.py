@@ -206,7 +206,6 @@ def test_caveat_names_the_rows_that_have_not_converged() -> None:
         r"may change the order: .* the validation loss of learned_positions and paper still fell by up to (\d+) %"
     )
     match = re.search(expected, caveat(3))
-    assert match is not None
     assert 10 < int(match[1]) < 20  # the factory's curve: 1.6 + 2.4 exp(-epoch / 2.2)
     assert "Longer training" not in caveat(20)
     assert "Longer training" not in caveat(1)

@@ -54,9 +54,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records += pages_factory.folder(results, VARIANTS[:2], seeds=1, count=COUNT, budget="source")
     for positions in ("sinusoidal", "none"):
         base = records[0].spec.recipe
-        assert base is not None
         for seed in range(3):
-            changed = replace(base, positions=positions)  # type: ignore[call-arg]
+            changed = replace(base, positions=positions)
             records.append(record("learned_positions", seed, recipe=changed))
     runs = [(run.spec.variant, run.spec.seed) for run in records]
     index = runs.index(("conv_ffn", 2))

@@ -150,8 +150,6 @@ def test_explorer_leaves_out_seeds_and_sentences_that_do_not_fit() -> None:
 
     by_seed = [[column(name, seed) for name in ("x", "y")] for seed in range(3)]
     large, small = (explorer(by_seed, room_bytes=room) for room in (2_100, 800))
-    assert large is not None
-    assert small is not None
     assert (large.data["seeds"], large.seeds_left_out, large.sentences_left_out) == ([0, 1], True, 0)
     assert (small.data["seeds"], small.seeds_left_out) == ([0], True)
     assert 0 < small.sentences_left_out == 100 - len(small.data["numbers"]) < 100
@@ -164,7 +162,6 @@ def test_disagreement_is_the_share_of_words_not_in_common() -> None:
         TranslationColumn("y", 0, {0: "a b x y", 1: "same .", 2: "b"}),
     ]
     parts = explorer([columns])
-    assert parts is not None
     assert parts.data["disagreement"] == [[50, 0, 100]]
     assert [example["number"] for example in parts.examples] == [2, 0, 1]
 

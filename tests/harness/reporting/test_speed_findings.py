@@ -34,7 +34,6 @@ def test_headline_has_the_ratios_and_the_limits_what_is_missing() -> None:
 def test_headline_of_faster_slower_and_equal_baselines_names_each() -> None:
     ours, plain = with_plain(DOCUMENT, TIMES_AS_LONG).subjects
     times = plain.training
-    assert times is not None
     others = []
     for name, ratio in (("slow", 40.0), ("slower", 50.0), ("fast", 5.0)):
         seconds = Samples.of([ratio * value for value in ours.costs["training"]])
@@ -69,7 +68,6 @@ def test_differing_translations_are_one_line_with_the_fewest_and_the_most() -> N
 @pytest.mark.parametrize(("unfinished", "rounds", "warned"), [(100, 5, False), (101, 4, True)])
 def test_endless_translations_and_few_rounds_are_warned_of(unfinished: int, rounds: int, warned: bool) -> None:
     ours = DOCUMENT.subjects[0]
-    assert ours.training is not None
     training = replace(ours.training, seconds=Samples.of(ours.training.seconds.values[:rounds]))
     greedy = replace(ours.decoding[0], unfinished=unfinished, seconds=training.seconds)
     changed = replace(ours, evaluation=None, training=training, decoding=(greedy,))

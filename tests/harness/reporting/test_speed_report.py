@@ -98,7 +98,7 @@ def test_the_exponent_has_its_standard_error_and_is_drawn() -> None:
 
 def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
     axes = speed_plots.breakdown(DOCUMENT).axes[0]
-    colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}  # type: ignore[attr-defined]
+    colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}
     assert axes.texts
     for text in axes.texts:
         pair = colours[text.get_position()[0]], to_rgba(text.get_color())
@@ -111,7 +111,6 @@ def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
 def bare(**changes: Any) -> SpeedDocument:
     """Return a document of a measurement that was interrupted after one round of training."""
     ours, *_, missing = speed_factory.subjects()
-    assert ours.training is not None
     training = replace(ours.training, seconds=Samples.of(ours.training.seconds.values[:1]))
     ours = replace(ours, training=training, evaluation=None, decoding=(), breakdown=None)
     fields: dict[str, Any] = {"subjects": (ours, missing), "rates": (), "scaling": ()}

@@ -33,8 +33,8 @@ def jobs() -> tuple[ModelJob, ...]:
     """Return a variant, a wider one, and a baseline of the first."""
     ours = job(OURS)
     ours = replace(ours, spec=replace(ours.spec, data=DATA))
-    wide = replace(ours.spec, variant="paper", recipe=replace(ours.spec.recipe, width=16))  # type: ignore[type-var]
-    baseline = replace(ours.spec, recipe=replace(ours.spec.recipe, dropout=0.3))  # type: ignore[type-var]
+    wide = replace(ours.spec, variant="paper", recipe=replace(ours.spec.recipe, width=16))
+    baseline = replace(ours.spec, recipe=replace(ours.spec.recipe, dropout=0.3))
     return ours, replace(ours, name=WIDE, spec=wide), replace(ours, name=PLAIN, baseline="plain", spec=baseline)
 
 
@@ -63,9 +63,9 @@ def measurement(dataset: Dataset, tmp_path: Path) -> Measurement:
     scheduler.facts[PRODUCTS] = {"library": "numpy"}
     for number, planned_job in enumerate(planned, start=1):
         scheduler.facts[planned_job.name] = {"parameters": 10 * number, "start_seconds": 0.5}
-        scheduler.processes[planned_job.name] = Planted({})  # type: ignore[assignment]
+        scheduler.processes[planned_job.name] = Planted({})
         for measure, seconds in (("training", 1.0), ("evaluation", 2.0), ("greedy", 3.0), ("single_beam", 4.0)):
-            add(measurement, planned_job.name, measure, seconds * number)  # type: ignore[arg-type]
+            add(measurement, planned_job.name, measure, seconds * number)
     for index, seconds in enumerate((0.25, 0.75)):
         add(measurement, PRODUCTS, "products", seconds, index)
     return measurement
@@ -118,8 +118,6 @@ def test_operations_and_targets_are_those_of_each_recipe_and_its_batches(
     for planned_job, subject in zip(jobs(), subjects, strict=True):
         recipe: Any = planned_job.spec.recipe
         training, evaluation = subject.training, subject.evaluation
-        assert training is not None
-        assert evaluation is not None
         assert (training.target, evaluation.target) == (trained.target, evaluated.target)
         assert training.operations == flops.training_operations(recipe, words, trained)
         assert evaluation.operations == flops.forward_operations(recipe, words, evaluated)
@@ -134,7 +132,6 @@ def test_subjects_have_the_facts_and_the_longest_compilation_of_their_tasks(meas
     document, ours, wide, plain = document_of(measurement)
     assert [subject.parameters for subject in (ours, wide, plain)] == [10, 20, 30]
     assert [subject.compilation_seconds for subject in (ours, wide, plain)] == [12.0, 24.0, 36.0]
-    assert ours.training is not None
     assert (ours.training.peak_memory_bytes, ours.training.device_memory_bytes) == (5_000, 70)
     missing = document.subject("marian")
     assert (missing.ending, missing.kind, missing.reason) == ("missing", "peer", "no package")

@@ -82,7 +82,6 @@ def test_breakdown_shares_add_up_to_one(framework: str) -> None:
     if framework == "torch":
         profiled |= {"profiled_seconds": 0.9, "groups": {"attention": [0.2, 5], "interpreter": [0.7, 0]}}
     breakdown = assemble.breakdown(profiled)
-    assert breakdown is not None
     shares = {part.group: part.share for part in breakdown.shares}
     inside = {"attention": 0.6 * 2 / 9, "interpreter": 0.6 * 7 / 9} if framework == "torch" else {"compute": 0.6}
     assert shares == pytest.approx({**inside, "data": 0.3, "harness": 0.1})

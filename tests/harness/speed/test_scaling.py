@@ -25,7 +25,7 @@ def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeyp
     assert [point.size for point in measured.points] == [2, 4, 8]
     assert measured.points[1].seconds.values == (16.0,) * 3, "seconds of one of the two updates of a round"
     assert measured.points[0].tokens == 2 * 7 * 2
-    assert all(process.closed for process in scheduler.processes.values())  # type: ignore[attr-defined]
+    assert all(process.closed for process in scheduler.processes.values())
 
 
 def test_measure_axis_names_the_sizes_that_were_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,14 +29,14 @@ def test_run_with_a_dying_process_continues_with_the_others(tmp_path: Path) -> N
     assert robin.samples("first", "training") == [1.0]
     assert robin.samples("second", "training") == [2.0, 3.0, 4.0]
     assert robin.lost == {"first": "its process ended with code -9: it wrote nothing"}
-    assert robin.processes["first"].closed  # type: ignore[attr-defined]
+    assert robin.processes["first"].closed
     assert sum("code -9" in line for line in lines) == 1
 
 
 def test_run_with_a_refused_task_keeps_the_other_tasks(tmp_path: Path) -> None:
     robin, _ = scheduler_of(tmp_path, peer=Planted({"greedy": [1.0]}, refuses="beam"))
     for measure in ("beam", "greedy"):
-        robin.run("decoding", [TimedTask("peer", measure)], 1)  # type: ignore[arg-type]
+        robin.run("decoding", [TimedTask("peer", measure)], 1)
     assert robin.refused == {TimedTask("peer", "beam"): "it has no beam"}
     assert (robin.samples("peer", "greedy"), robin.lost) == ([1.0], {})
 

@@ -41,7 +41,6 @@ def ratios_of(*subjects: TimedModel) -> dict[tuple[str, str, str], tuple[float, 
 
 def test_times_follow_from_samples() -> None:
     training = SUBJECTS[0].training
-    assert training is not None
     assert training.update_seconds == 1.0
     assert (training.target_per_second, training.operations_per_second) == (15.0, 500.0)
     assert SUBJECTS[0].decoding[0].thousand_seconds == 200.0
@@ -59,7 +58,6 @@ def test_comparisons_pair_variants_and_their_baselines_by_round_and_work() -> No
     assert list(ratios_of(ours, single)) == [("ours", "plain", "single_greedy")]
     other, keras = replace(ours, name="other", variant="paper"), replace(ours, name="keras", framework="keras")
     assert {subject for subject, _, _ in ratios_of(ours, plain, other, keras)} == {"ours", "keras"}
-    assert plain.training is not None
     training = replace(plain.training, updates=2 * plain.training.updates)
     decoding = tuple(replace(times, sentences=4 * times.sentences) for times in plain.decoding)
     ratios = ratios_of(ours, replace(plain, training=training, decoding=decoding))
@@ -72,7 +70,6 @@ def test_mfu_is_operations_over_the_peak_of_the_same_round() -> None:
     ours, plain = SUBJECTS
     document = speed_factory.document(subjects=SUBJECTS, rates=(rate,))
     shares = document.mfu(ours)
-    assert shares is not None
     assert shares.values == pytest.approx((2 * 1 / 1, 2 * 2 / 3, 2 * 0.5 / 2))
     assert document.mfu(replace(ours, variant="paper")) is None
     assert document.mfu(replace(plain, training=None)) is None
