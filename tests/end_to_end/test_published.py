@@ -98,6 +98,10 @@ def test_published_pages_follow_on_other_processors_too(tmp_path: Path) -> None:
 def test_published_captions_page_shows_its_text_and_aligned_words() -> None:
     page = (REPORTS / "captions" / "index.html").read_text(encoding="utf-8")
     assert '<option value="attended">' in page
+    (shown,) = unpacked(page)
+    (pairs,) = {record.sizes["test_pairs"] for record in FOLDERS[published_pages.CAPTIONS]}
+    assert len(shown["source"]) == len(shown["reference"]) == pairs
+    assert shown["attended"]
     assert "captions de-en, its test split" in page
     assert "test_2016_flickr" not in page.partition('id="translations"')[2].partition("<h2")[0]
 

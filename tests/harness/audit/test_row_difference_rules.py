@@ -20,11 +20,11 @@ def differences(**sizes: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [32, 64, 128, 192])
-def test_one_difference_with_another_width_for_all_variants_of_a_smaller_size_passes(width: int) -> None:
+def test_width_that_is_reduced_for_all_variants_passes(width: int) -> None:
     assert not differences(paper={"width": width, "ffn_width": 256}, conv_ffn={"width": width, "ffn_width": 512})
 
 
-def test_one_difference_with_a_feed_forward_width_reduced_more_than_that_of_others_fails() -> None:
+def test_feed_forward_width_that_is_reduced_more_than_that_of_others_fails() -> None:
     first, second = sorted(differences(paper={"width": 32, "ffn_width": 256}, conv_ffn={"width": 32, "ffn_width": 768}))
     assert first.startswith("ffn_width=256 in paper, expected 512")
     assert second.startswith("ffn_width=768 in conv_ffn, expected 1024")

@@ -170,7 +170,7 @@ def test_score_reports_a_changed_score(trained: Trained, copied: Path, capsys: p
     assert main(["score", "--results", str(copied)]) == 2
 
 
-def test_score_of_an_infinite_perplexity_agrees_with_its_record_in_json() -> None:
+def test_score_of_an_infinite_perplexity_agrees_with_null_in_its_record() -> None:
     run = replace(made_up(), scores={"test_perplexity": None})
     assert score._wrong_counts(run, {"nats": np.array([1e6]), "tokens": np.array([1])}, {}) == []
 

@@ -346,7 +346,7 @@ def test_short_names_of_settings_that_differ_in_the_middle_differ_beside_another
     assert plot_style.shorts([*names, "base"], width=19)[:2] == expected
 
 
-def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
+def test_matplotlib_settings_of_the_user_do_not_matter() -> None:
     import matplotlib as mpl
 
     before = pixels(drawn("curves", MANY[:2]))

@@ -46,7 +46,7 @@ def test_the_html_loads_nothing_and_every_reference_meets_an_id(page: str) -> No
     assert all("#" in link for link in outline.references if not link.startswith("data:"))
 
 
-def test_the_table_of_training_is_the_document_s() -> None:
+def test_table_of_training_has_the_values_of_the_document() -> None:
     (table,) = speed_tables.training(DOCUMENT)
     assert [row[0] for row in table.rows] == [OURS, OTHER, PLAIN]
     rounds = np.array([noise + 0.01 * number for number, noise in enumerate(NOISE)])
@@ -65,7 +65,7 @@ def test_the_table_of_training_is_the_document_s() -> None:
     assert cells(overview, OURS)["MFU, %"] == f"{100 * np.median(shares):.1f}"
 
 
-def test_interval_of_a_ratio_is_student_s_over_rounds() -> None:
+def test_interval_of_a_ratio_is_a_t_interval_over_rounds() -> None:
     logarithms = np.log(speed_factory.TIMES_AS_LONG)
     low, high = np.exp(stats.t.interval(0.95, 4, logarithms.mean(), stats.sem(logarithms)))
     changed = speed_factory.with_plain(DOCUMENT, speed_factory.TIMES_AS_LONG)
