@@ -130,14 +130,14 @@ PLAN += ["--budget", "controlled", "--suite", "standard"]
 CAPTIONS = ["--corpus", "captions", "--tokenizer", "whitespace", "--jobs", "1"]
 
 
-def store_pilot(results: Path, deviation: float, seeds: int = 4, options: Sequence[str] = ()) -> None:
+def store_pilot(results: Path, seeds: int = 4, options: Sequence[str] = ()) -> None:
     """Store runs of both variants whose sacreBLEU varies over seeds."""
     noise = np.random.default_rng(0)
     for base in bench._plan(parser().parse_args([*PLAN, *CAPTIONS, *options]))[1]:
         if base.seed == 0:
             for spec in (replace(base, seed=seed) for seed in range(seeds)):
                 run = record(spec.variant, spec.seed)
-                scores = {"bleu_sacre": 35 + deviation * noise.standard_normal()}
+                scores = {"bleu_sacre": 35 + 0.3 * noise.standard_normal()}
                 speed = {**run.speed, "total_seconds": 600.0}
                 run_store.save_record(results, replace(run, id=spec.id, spec=spec, scores=scores, speed=speed))
 
@@ -153,7 +153,7 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
     jobs: int, budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A table has the rows of one budget; a run that failed after a second says nothing about the time."""
-    store_pilot(tmp_path, 0.3)
+    store_pilot(tmp_path)
     records = run_store.records(tmp_path)
     failed = replace(records[0], spec=replace(records[0].spec, seed=9), status="failed", reason="out of memory")
     failed = replace(failed, id=failed.spec.id, speed={"total_seconds": 1.0})
@@ -196,7 +196,7 @@ def test_plan_prints_the_seeds_and_time_by_the_noise_of_the_pilot_and_runs_nothi
 
 
 def test_plan_of_one_row_counts_its_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store_pilot(tmp_path, 0.3, seeds=3)
+    store_pilot(tmp_path, seeds=3)
     line = ["bench", "--variant", "paper", "--suite", "standard", *CAPTIONS, "--budget", "controlled"]
     assert main([*line, "--results", str(tmp_path), "--plan", "detect=0.5"]) == 0
     output = capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_plan_of_one_row_counts_its_runs_alone(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.usefixtures("no_published_runs")
 def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused: Refused) -> None:
-    store_pilot(tmp_path / "results", 0.3, seeds=1)
+    store_pilot(tmp_path / "results", seeds=1)
     line = [*PLAN, *CAPTIONS, "--results", str(tmp_path / "results"), "--plan", "detect=1"]
     refused(line, "run a pilot first, such as: python -m harness bench --seed 0-2")
 
@@ -226,12 +226,12 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
     """Any folder of published runs is read, and other settings on the same test set come before another one."""
     published = seed_plan.PUBLISHED
     monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path)
-    store_pilot(tmp_path / "captions", 0.3, seeds=3)
+    store_pilot(tmp_path / "captions", seeds=3)
     for path in published.glob("*controlled*"):
         shutil.copytree(path, tmp_path / path.name)
     captions = run_store.records(tmp_path / "captions")[0].spec
     other = replace(captions, seed=0, threads=7)
-    store_pilot(tmp_path / "english", 0.3, seeds=9, options=("--direction", "en-de"))
+    store_pilot(tmp_path / "english", seeds=9, options=("--direction", "en-de"))
     english = replace(other, data=replace(captions.data, direction="en-de"))
     for spec, folder in (
         (other, tmp_path / "captions"),
@@ -244,7 +244,7 @@ def test_plan_prefers_published_runs_on_its_own_corpus(tmp_path: Path, monkeypat
 def test_plan_of_a_new_row_uses_other_runs_on_its_corpus_unless_they_are_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store_pilot(tmp_path, 0.3, seeds=3)
+    store_pilot(tmp_path, seeds=3)
     first = run_store.records(tmp_path)[0]
     new = replace(first.spec, seed=0, threads=7)
     assert source(new, results=tmp_path) == f"other runs in {tmp_path}"
@@ -262,7 +262,7 @@ def test_plan_prefers_published_runs_of_more_rows_and_then_more_degrees_of_freed
 ) -> None:
     monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path)
     for name, seeds in (("a", 3), ("b", 5), ("c", 4)):
-        store_pilot(tmp_path / name, 0.3, seeds=seeds)
+        store_pilot(tmp_path / name, seeds=seeds)
     single = [replace(run.spec, seed=0) for run in run_store.records(tmp_path / "a") if run.spec.seed == 0]
     other = [replace(spec, threads=7) for spec in single]
     for specs in (single, other):

@@ -37,8 +37,8 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return results, train.run(RUN, results)
 
 
-def score(results: Path, *options: str) -> int:
-    return main(["score", "--results", str(results), "--run", RUN.id, *options])
+def score(results: Path) -> int:
+    return main(["score", "--results", str(results), "--run", RUN.id])
 
 
 # Scores of sums -------------------------------------------------------------------------------------------------------

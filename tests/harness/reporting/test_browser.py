@@ -17,6 +17,7 @@ from hostile_text import HOSTILE
 from pages_factory import write
 from record_factory import record
 
+from harness.experiments.specs import DataSpec
 from harness.reporting import speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
@@ -344,7 +345,7 @@ def hostile(tmp_path: Path) -> Path:
         records.append(pages_factory.save_run(tmp_path, run, hypotheses))
     records.append(replace(record("paper"), status="failed", reason=HOSTILE[0], scores={}, curve=()))
     corpus = CorpusText(HOSTILE[:2], HOSTILE[2:4], [("<sos>", *HOSTILE[:4], "<eos>")] * 2)
-    return write(records, tmp_path / "page", results=tmp_path, texts=dict.fromkeys(pages_factory.texts(2), corpus))
+    return write(records, tmp_path / "page", results=tmp_path, texts={DataSpec(): corpus})
 
 
 def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, open_page: Open) -> None:
