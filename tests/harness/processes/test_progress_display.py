@@ -9,6 +9,7 @@ import time
 import pytest
 from small_runs import TINY, spec
 
+from harness.processes import progress_display
 from harness.processes.progress import Event
 from harness.processes.progress_display import Display
 
@@ -63,10 +64,12 @@ def test_display_that_cannot_draw_a_table_writes_plain_lines(
     stream: io.StringIO, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(progress_display, "LINE_SECONDS", 0.0)
     display = Display(stream)
+    display(training())
     display(training(remark="epoch 1/2 done"))
     display.close()
-    assert stream.getvalue() == "x: epoch 1/2 done\n"
+    assert stream.getvalue() == "x: epoch 1/2, update 3/10\nx: epoch 1/2 done\n"
 
 
 def test_display_on_a_terminal_redraws_its_table_and_keeps_remarks() -> None:
