@@ -14,6 +14,7 @@ import pytest
 from faults import Fault
 from interrupted_runs import interrupted
 from killed_runs import generations, tiny
+from small_runs import TINY_OPTIONS
 
 from harness.cli.main import main
 from harness.experiments.specs import RunSpec
@@ -192,11 +193,10 @@ def test_diverged_run_sets_the_exit_code_and_is_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    command = f"run {VARIANT} --suite quick --budget controlled --corpus captions --tokenizer whitespace --threads 1"
-    command += " --set recipe.width=16 --set recipe.heads=2 --set recipe.layers=1 --set recipe.ffn_width=16"
-    command += " --set data.training_pairs=200 --set decoding.max_tokens=5 --set training.batch_size=32 --epochs 1"
-    command += f" --results {results} --set training.schedule=constant --set training.warmup_updates=0"
-    assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 1
+    command = ["run", VARIANT, "--suite", "quick", "--budget", "controlled", "--epochs", "1", *TINY_OPTIONS]
+    command += ["--set=training.schedule=constant", "--set=training.warmup_updates=0"]
+    command += ["--set=training.peak_rate=1e30", "--set=training.clip_norm=None", "--results", str(results)]
+    assert main(command) == 1
     assert ": diverged: epoch 1: " in capsys.readouterr().out
     (record,) = run_store.records(results)
     assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0
