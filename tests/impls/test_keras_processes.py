@@ -236,7 +236,7 @@ def numbers_after_an_update(backend: str, script: str) -> list[int]:
     return [int(word) for word in output_of(BUILD + script, KERAS_BACKEND=backend).split()]
 
 
-def test_what_an_update_leaves_keeps_no_graph() -> None:
+def test_update_keeps_no_graph_of_its_gradients() -> None:
     """The graph of an update's gradients holds the weights before it."""
     attached, tensors = numbers_after_an_update("torch", COUNT_ATTACHED)
     assert tensors > 10

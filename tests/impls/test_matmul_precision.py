@@ -51,7 +51,7 @@ def model(recipe: Recipe = BASE, name: str = "medium", **settings: Any) -> Seq2S
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
-def test_convolutions_on_a_gpu_get_the_precision_of_the_model_and_only_its() -> None:
+def test_convolutions_on_a_gpu_have_the_precision_of_their_model_and_no_other() -> None:
     assert torch.backends.cudnn.allow_tf32, "torch's default"
     for name, tf32 in (("highest", False), ("high", True)):
         with matmul_precision(name):
