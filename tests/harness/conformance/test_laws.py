@@ -118,18 +118,16 @@ def builder_of_one_scale(*sizes: int, **settings: Any) -> Seq2SeqModel:
     return impls.wrap(lambda: OneScale(sizes[1]), *sizes, **settings)
 
 
-def results(
-    recipe: Recipe, fault: type | None = None, numbers: set[int] | None = None, *, fast: bool = False
-) -> list[LawResult]:
+def result_of(law: int, recipe: Recipe, fault: type | None = None, *, fast: bool = True) -> LawResult:
     under_test = replace(subject(recipe), fast=fast)
     if fault is not None:
         under_test = replace(under_test, build=planted(under_test.build, fault))
-    return list(check(under_test, numbers))
+    (result,) = check(under_test, {law})
+    return result
 
 
-def assert_detected(law_results: list[LawResult]) -> None:
-    """Assert that a single law fails because of what it found, not because the fault raises an error."""
-    (result,) = law_results
+def assert_detected(result: LawResult) -> None:
+    """Assert that a law fails because of what it found, not because the fault raises an error."""
     assert not result.passed
     assert "Error" not in result.detail.split(":")[0], result.detail
 
@@ -185,7 +183,7 @@ def test_external_variant_with_fixed_dropout_fails_law_1_with_advice() -> None:
 @pytest.mark.parametrize("family", slow_unless(FAMILIES, ["base"]))
 @pytest.mark.parametrize(("number", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
 def test_law_detects_its_planted_fault(number: int, fault: type, family: str) -> None:
-    assert_detected(results(FAMILIES[family], fault, {number}, fast=True))
+    assert_detected(result_of(number, FAMILIES[family], fault))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +192,7 @@ def test_law_detects_its_planted_fault(number: int, fault: type, family: str) ->
 @pytest.mark.parametrize(("number", "fault"), REALISTIC_FAULTS, ids=[fault.__name__ for _, fault in REALISTIC_FAULTS])
 def test_law_detects_faults_of_large_batches_long_sentences_and_updates(number: int, fault: type, fast: bool) -> None:
     recipe = ONE_LAYER if fast and fault.__name__ not in TWO_LAYERS else BASE
-    assert_detected(results(recipe, fault, {number}, fast=fast))
+    assert_detected(result_of(number, recipe, fault, fast=fast))
 
 
 def test_every_law_has_a_fault() -> None:
@@ -207,7 +205,7 @@ def test_every_law_has_a_fault() -> None:
 @pytest.mark.parametrize("search", SEARCHES + REALISTIC_SEARCHES, ids=lambda search: search.__name__)
 def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_laws, "translate", search)
-    assert_detected(results(ONE_LAYER, numbers={12}, fast=True))
+    assert_detected(result_of(12, ONE_LAYER))
 
 
 def test_law_that_raises_fails_with_first_line_of_error() -> None:
@@ -278,7 +276,7 @@ def test_law_3_names_the_position_that_has_no_influence() -> None:
 
 
 def test_law_3_detects_a_decoder_that_sees_the_newest_target_word_only() -> None:
-    (result,) = results(replace(ONE_LAYER, positions="none"), BlindToEarlierTargetWords, {3}, fast=True)
+    result = result_of(3, replace(ONE_LAYER, positions="none"), BlindToEarlierTargetWords)
     assert "depend on no earlier target word at position" in result.detail
 
 
@@ -286,7 +284,7 @@ def test_law_3_detects_a_decoder_that_sees_the_newest_target_word_only() -> None
     ("positions", "remark"), [("none", "the order of the source words makes no difference"), ("rotary", "")]
 )
 def test_law_3_remarks_that_the_order_of_source_words_does_not_matter(positions: Any, remark: str) -> None:
-    (result,) = results(replace(ONE_LAYER, positions=positions), numbers={3}, fast=True)
+    result = result_of(3, replace(ONE_LAYER, positions=positions))
     assert result.passed
     assert result.detail == remark
 
