@@ -142,7 +142,6 @@ def test_resume_from_a_checkpoint_without_environment_works(tmp_path: Path, monk
 
 
 def test_checkpoint_size_limit_follows_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     class Large:
         def training_state(self) -> Any:
             return {"weights/a": np.broadcast_to(np.float32(0), 2**31)}
