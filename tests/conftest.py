@@ -17,7 +17,7 @@ from harness.cli.main import main
 from harness.data import tokenizer_process
 from harness.execution.launcher import Outcome
 from harness.experiments.specs import RunSpec
-from harness.training import train
+from harness.training import run_progress, train
 
 os.environ.pop("TOX_ENV_NAME", None)
 """Without it, messages show `python -m harness COMMAND`, whether or not tox runs the tests."""
@@ -103,6 +103,12 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("harness.execution.local.execute", execute)
     return ids
+
+
+@pytest.fixture
+def every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs report their progress after every update."""
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def losses(baseline: Any, batches: list[Batch], rate: float = TRAINING.peak_rate
 def test_baseline_losses_equal_ours(recipe: Any) -> None:
     training = replace(TRAINING, clip_norm=1.5, epsilon=STEADY_EPSILON)
     batches, weights = random_batches(10) * 10, decided(recipe)
-    expected, norms = our_updates(recipe, SIZES, batches, weights, training)
+    expected, norms = our_updates(recipe, batches, weights, training)
     assert expected[-1] < 0.9 * expected[0]
     assert min(norms) < 1.5 < max(norms), "clipping is at work in some updates and not in others"
     for name in ("plain", "nn_transformer"):
@@ -178,7 +178,7 @@ def test_torch_reference_recipe_is_accepted_as_transformer() -> None:
 def test_marian_loss_equals_ours_and_falls() -> None:
     """Its output bias and position vectors are not trained, so only the first loss is equal."""
     batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, seed=0)
-    expected, _ = our_updates(SMALL, SIZES, batches, weights, TRAINING)
+    expected, _ = our_updates(SMALL, batches, weights, TRAINING)
     actual = losses(build("marian", weights=weights), batches)
     assert actual[0] == pytest.approx(expected[0], rel=1e-5)
     assert actual[-1] == pytest.approx(expected[-1], rel=0.1)

@@ -96,6 +96,13 @@ def test_output_loss_equals_plain_formula(smoothing: float, rows: int, plain: Ca
     torch.testing.assert_close(fast, library, rtol=1e-12, atol=0)
 
 
+def assert_same_loss(actual: Any, expected: Any, operands: tuple[torch.Tensor, ...]) -> None:
+    """Compare two results of `output_loss` and their gradients."""
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
+    gradients = (torch.autograd.grad(loss, operands) for loss, _ in (actual, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("optimised", [True, False])
 def test_output_loss_ignores_rows_without_target(smoothing: float, optimised: bool, plain: Callable[[], None]) -> None:
@@ -103,13 +110,10 @@ def test_output_loss_ignores_rows_without_target(smoothing: float, optimised: bo
     features, kernel, bias = normal(rows + 9, 4), normal(9, 4), normal(9)
     target = torch.arange(rows) % (9 - SOS) + SOS
     expected = output_loss(features[:rows], kernel, bias, target, smoothing)
-    gradients = torch.autograd.grad(expected[0], (features, kernel, bias))
     if not optimised:
         plain()
     with_filling = output_loss(features, kernel, bias, target, smoothing)
-    torch.testing.assert_close(with_filling, expected, rtol=1e-12, atol=0)
-    actual = torch.autograd.grad(with_filling[0], (features, kernel, bias))
-    torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
+    assert_same_loss(with_filling, expected, (features, kernel, bias))
 
 
 @pytest.mark.parametrize(("setting", "rows"), [("highest", {LOSS_ROWS, 7}), ("medium", {LOSS_ROWS, ROW_MULTIPLE})])
@@ -117,7 +121,6 @@ def test_output_loss_fills_rows_up_for_onednn(setting: str, rows: set[int], monk
     features, kernel, bias = normal(LOSS_ROWS + 7, 4), normal(9, 4), normal(9)
     target = torch.arange(len(features)) % (9 - SOS) + SOS
     expected = output_loss(features, kernel, bias, target, 0.1)
-    gradients = torch.autograd.grad(expected[0], (features, kernel, bias))
     counts: set[int] = set()
 
     def counted(logits: torch.Tensor, dim: int) -> torch.Tensor:
@@ -127,9 +130,7 @@ def test_output_loss_fills_rows_up_for_onednn(setting: str, rows: set[int], monk
     monkeypatch.setattr(cpu_kernels, "log_softmax", counted)
     with matmul_precision(setting):
         filled = output_loss(features, kernel, bias, target, 0.1)
-    torch.testing.assert_close(filled, expected, rtol=1e-12, atol=0)
-    actual = torch.autograd.grad(filled[0], (features, kernel, bias))
-    torch.testing.assert_close(actual, gradients, rtol=1e-12, atol=1e-12)
+    assert_same_loss(filled, expected, (features, kernel, bias))
     assert counts == rows
 
 

@@ -10,10 +10,9 @@ import graph_models as graphs
 import numpy as np
 import pytest
 import torch
-from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, batch_of
+from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, assert_obeys, batch_of
 
 import impls
-from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import ModelUnderTest, with_dropout
 from harness.experiments.specs import RunSpec
 from impls import registry
@@ -22,6 +21,7 @@ from impls.pytorch import cuda_graph_training
 from impls.pytorch.cuda_graph_training import LENGTH_STEP, BatchShape, GraphModel, Graphs, padded_shape
 from impls.pytorch.dropout import Dropout
 from impls.pytorch.torch_adapter import TorchModel
+from impls.recipes import RECIPES
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -72,10 +72,9 @@ def test_graph_model_obeys_every_law() -> None:
         recipe = with_dropout(graphs.recipe(), dropout)
         return graphs.model(GraphModel, recipe, replace(settings, batch_size=graphs.ROWS), seed=seed)
 
-    laws = check(
+    assert_obeys(
         ModelUnderTest(build, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, max_length=graphs.LONGEST, fast=True)
     )
-    assert not [str(law) for law in laws if not law.passed]
 
 
 @pytest.mark.parametrize("name", graphs.RECIPES)
@@ -273,16 +272,12 @@ def test_replayed_update_never_waits_on_gpu() -> None:
         ("torch_reference", {"device": "cuda:1"}, "variant='torch_reference'"),
         ("plain", {"device": "cuda"}, "variant='plain'"),
         ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
+        ("mine:NAME", {"device": "cuda"}, "variant='mine:NAME'"),
     ],
 )
 def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], unsupported: str) -> None:
     with pytest.raises(ValueError, match=f"cuda_graphs='on' with {unsupported}: CUDA graphs need framework='torch'"):
-        RunSpec(variant=variant, recipe=registry.recipe(variant), cuda_graphs="on", **changes)
-
-
-def test_cuda_graphs_external_builder_raises() -> None:
-    with pytest.raises(ValueError, match="with variant='mine:NAME': CUDA graphs need"):
-        RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
+        RunSpec(variant=variant, recipe=RECIPES.get(variant), cuda_graphs="on", **changes)
 
 
 @pytest.mark.parametrize(("variant", "reason"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from places import PYTHON_PATH, ROOT
-from small_runs import spec
+from small_runs import TINY_OPTIONS, spec
 
 from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
@@ -25,14 +25,7 @@ from harness.storage.records import RunRecord
 from impls.registry import INSTALL
 
 COMPUTES = {"torch", "tensorflow", "jax"}
-SETTINGS = (
-    *("data.training_pairs=200", "training.batch_size=32", "decoding.max_tokens=4"),
-    *("recipe.width=16", "recipe.ffn_width=16", "recipe.layers=1", "recipe.heads=2"),
-)
-SMALL = (
-    *("--corpus", "captions", "--tokenizer", "whitespace", "--threads", "1", "--epochs", "1", "--updates", "2"),
-    *(f"--set={setting}" for setting in SETTINGS),
-)
+SMALL = (*TINY_OPTIONS, "--epochs", "1", "--updates", "2")
 CHOICES = {
     "torch": (),
     "tensorflow": ("--framework", "keras"),
@@ -197,14 +190,21 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     assert not result.records
 
 
+def output_of(code: str, **variables: str) -> str:
+    """Run Python code, which must succeed, in a new process with more environment variables; return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **variables}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
 def test_scikit_learn_is_imported_while_nothing_is_hidden(tmp_path: Path) -> None:
     """Keras imports it, and the SciPy that it imports fails on modules that are None."""
     seen = "print(any(module is None for module in sys.modules.values()))"
     (tmp_path / "sklearn.py").write_text(f"import sys; {seen}; raise ImportError")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    command = [sys.executable, "-c", "import impls.keras3.backends"]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (process.returncode, process.stdout.split()[:1]) == (0, ["False"]), process.stderr
+    path = os.pathsep.join([str(tmp_path), PYTHON_PATH])
+    output = output_of("import impls.keras3.backends", KERAS_BACKEND="jax", PYTHONPATH=path)
+    assert output.split()[:1] == ["False"]
 
 
 # What an update leaves ------------------------------------------------------------------------------------------------
@@ -233,14 +233,10 @@ print(model.compilation().count, second.compilation().count)
 
 def numbers_after_an_update(backend: str, script: str) -> list[int]:
     """Return the numbers that a script prints after the first update of a model on a backend of Keras."""
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": PYTHON_PATH}
-    command = [sys.executable, "-c", BUILD + script]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    return [int(word) for word in process.stdout.split()]
+    return [int(word) for word in output_of(BUILD + script, KERAS_BACKEND=backend).split()]
 
 
-def test_what_an_update_leaves_keeps_no_graph() -> None:
+def test_update_keeps_no_graph_of_its_gradients() -> None:
     """The graph of an update's gradients holds the weights before it."""
     attached, tensors = numbers_after_an_update("torch", COUNT_ATTACHED)
     assert tensors > 10
@@ -253,7 +249,7 @@ def test_compilations_of_an_earlier_model_are_not_counted_again() -> None:
 
 @pytest.mark.slow
 def test_attention_of_an_empty_translation_gives_no_warning_on_torch() -> None:
-    code = """
+    output_of("""
 import warnings, numpy, impls
 from dataclasses import replace
 recipe = replace(impls.registry.recipe("learned_positions"), width=8, ffn_width=8, layers=1, heads=2)
@@ -261,17 +257,14 @@ model = impls.build(recipe, 9, 9, framework="keras", backend="torch")
 warnings.simplefilter("error", UserWarning)
 attention = model.cross_attention(numpy.array([[2, 5, 3]], numpy.int32), numpy.array([[2]], numpy.int32))
 assert attention.shape == (1, 1, 2, 1, 3) and abs(attention.sum() - 2) < 1e-6
-"""
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
+""")
 
 
-def test_recorded_variables_are_the_same_before_and_after_the_import_of_keras() -> None:
+def test_recorded_variables_are_the_same_before_and_after_the_import_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TF_")]:
+        monkeypatch.delenv(name)
     code = (
         "from harness.processes import machine; before = machine.variables(); import impls.keras3.backends; "
         "assert machine.variables() == before, machine.variables().items() ^ before.items()"
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    environment = kept | worker_environment(spec(framework="keras", backend="torch")) | {"PYTHONPATH": PYTHON_PATH}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    output_of(code, **worker_environment(spec(framework="keras", backend="torch")))

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import Refused
 from interrupted_runs import interrupted
-from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, subject
+from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, assert_obeys, build, subject
 from small_runs import spec
 
 import impls
-from harness.cli import main as program
-from harness.conformance import law_runner
 from harness.conformance.assertions import assert_same_bits
 from harness.data.dataset import prepare
 from harness.processes import machine
 from harness.speed.matmul_peak import Products
-from harness.training import load, run_progress, train
+from harness.training import load, train
 from harness.training.self_check import check_model
 from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
@@ -52,7 +51,7 @@ def model(recipe: Recipe = BASE, name: str = "medium", **settings: Any) -> Seq2S
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
-def test_convolutions_on_a_gpu_get_the_precision_of_the_model_and_only_its() -> None:
+def test_convolutions_on_a_gpu_have_the_precision_of_their_model_and_no_other() -> None:
     assert torch.backends.cudnn.allow_tf32, "torch's default"
     for name, tf32 in (("highest", False), ("high", True)):
         with matmul_precision(name):
@@ -173,8 +172,7 @@ def test_medium_model_passes_self_check(recipe: Recipe) -> None:
 @lowers
 @pytest.mark.parametrize("law", [2, 8, 9, 10, 11, 13])
 def test_medium_model_obeys_exact_laws(law: int) -> None:
-    (result,) = law_runner.check(subject(BASE, matmul_precision="medium"), {law})
-    assert result.passed, str(result)
+    assert_obeys(subject(BASE, matmul_precision="medium"), [law])
 
 
 @lowers
@@ -232,10 +230,8 @@ def test_setting_is_restored_after_an_error() -> None:
 
 
 @lowers
-def test_interrupted_medium_run_resumes_to_the_same_bits(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+@pytest.mark.usefixtures("cache", "every_update")
+def test_interrupted_medium_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     run = replace(RUN, matmul_precision="medium")
     straight = train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 10)
@@ -317,8 +313,8 @@ def test_check_in_another_process_agrees() -> None:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_command_line_error_is_one_line(arguments: list[str], cache: Path, tmp_path: Path, capsys: Any) -> None:
-    assert program.main([*arguments, "--corpus", "captions", "--results", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.strip().split("\n")
-    assert line.startswith("bakeoff: matmul_precision='high' has no effect on device='cpu' of this machine")
+@pytest.mark.usefixtures("cache")
+def test_command_line_error_is_one_line(arguments: list[str], tmp_path: Path, refused: Refused) -> None:
+    message = "bakeoff: matmul_precision='high' has no effect on device='cpu' of this machine"
+    refused([*arguments, "--corpus", "captions", "--results", str(tmp_path)], message)
     assert not list(tmp_path.rglob("record.json"))

@@ -70,6 +70,19 @@ def differences(model: TorchModel, batch: Batch) -> tuple[float, float]:
     return nats, max(float(np.abs(actual[name] - gradient).max()) for name, gradient in expected.items()) / largest
 
 
+def packed_rows(monkeypatch: pytest.MonkeyPatch, **changes: int) -> list[int]:
+    """Let models pack batches with changed settings, and return a list to which the rows of both sides are added."""
+    rows: list[int] = []
+
+    def pack_and_count(batch: Batch, **settings: Any) -> Packing:
+        packing = pack(batch, **settings | changes)
+        rows.extend((len(packing.source.tokens), len(packing.target.tokens)))
+        return packing
+
+    monkeypatch.setattr(torch_adapter, "pack", pack_and_count)
+    return rows
+
+
 # Packed results are the padded ones -----------------------------------------------------------------------------------
 
 
@@ -90,15 +103,9 @@ def test_packed_losses_and_gradients_equal_padded(name: str) -> None:
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_filling_changes_no_loss_and_no_gradient(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, multiple = replace(BASE, positions=positions), MAX_LENGTH + 10
-    filled: list[int] = []
-
-    def pack_filled(batch: Batch, **settings: Any) -> Packing:
-        packing = pack(batch, **settings | {"multiple": multiple})
-        filled.extend((len(packing.source.tokens), len(packing.target.tokens)))
-        return packing
-
-    monkeypatch.setattr(torch_adapter, "pack", pack_filled)
+    filled = packed_rows(monkeypatch, multiple=multiple)
     assert max(differences(model(recipe), random_batch())) < CLOSE
+    assert filled
     assert all(rows % multiple == 0 for rows in filled)
 
 
@@ -109,14 +116,7 @@ def test_rows_are_filled_up_where_onednn_multiplies(
 ) -> None:
     """In bfloat16 always, in float32 in training, and in small batches too: oneDNN keeps kernels for each number."""
     monkeypatch.setattr(matmul_precision, "_fastest_float32", lambda: setting)
-    rows: list[int] = []
-
-    def pack_and_count(batch: Batch, **settings: Any) -> Packing:
-        packing = pack(batch, **settings)
-        rows.extend((len(packing.source.tokens), len(packing.target.tokens)))
-        return packing
-
-    monkeypatch.setattr(torch_adapter, "pack", pack_and_count)
+    rows = packed_rows(monkeypatch)
     small = build(BASE, precision=precision)
     for batch in (random_batch(7), random_batch()):
         small.train_step(batch, 0.0)

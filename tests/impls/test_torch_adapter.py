@@ -49,7 +49,7 @@ def test_gru_drops_units_of_its_own_tokens_too(monkeypatch: pytest.MonkeyPatch) 
     assert shapes == [(*BATCH.source.shape, width), (6, width), (2, width), (1, width), (1, width)]
 
 
-def test_dropout_of_another_seed_or_update_is_another() -> None:
+def test_dropout_depends_on_seed_and_update() -> None:
     masks = []
     for seed, update in ((0, 2), (1, 1), (2, 0), (1, 2)):
         source = DropoutSource(torch.device("cpu"))

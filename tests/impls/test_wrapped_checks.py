@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import batch_of
-from test_wrapped_module import SIZES, returning, small_lstm
+from small_models import assert_obeys
+from test_wrapped_module import BATCH, SIZES, returning, small_lstm
 from torch import nn
 
 import impls
@@ -17,8 +17,6 @@ from harness.conformance.law_runner import check
 from harness.conformance.models_under_test import ModelUnderTest, named
 
 pytestmark = pytest.mark.usefixtures("single_thread")
-
-BATCH = batch_of([[5, 6], [7]], [[8, 9], [4]])
 
 
 class Normed(LstmAttention):
@@ -49,8 +47,7 @@ def test_parameter_without_dimensions_is_trained_and_stored() -> None:
     def build(training: Any, seed: int, dropout: float) -> Any:
         return impls.wrap(lambda: Scaled(*SIZES, 16, dropout), *SIZES, training=training, seed=seed)
 
-    results = list(check(ModelUnderTest(build, *SIZES, fast=True), {1, 8, 13, 14}))
-    assert not [str(result) for result in results if not result.passed]
+    assert_obeys(ModelUnderTest(build, *SIZES, fast=True), {1, 8, 13, 14})
 
 
 class Output(dict[str, torch.Tensor]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ablation_factory import tiny_options
+from small_runs import TINY_OPTIONS
 
 from harness.cli import ablate, bench, sweep
 from harness.cli.main import main, parser
@@ -14,7 +14,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
-TINY = tiny_options("--updates", "2", pairs=200)
+TINY = [*TINY_OPTIONS, "--updates", "2"]
 
 
 def planned(line: list[str]) -> list[RunSpec]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from faults import planted
+from places import ROOT
 from realistic_faults import REALISTIC, REALISTIC_SEARCHES, BlindToEarlierTargetWords
 from small_models import (
     BASE,
@@ -24,6 +24,7 @@ from small_models import (
     TARGET_VOCABULARY_SIZE,
     THREE_RATES,
     all_recipes,
+    assert_obeys,
     combinations,
     subject,
 )
@@ -33,7 +34,7 @@ from update_faults import UPDATES
 
 import impls
 from harness.conformance import causality_law, law_runner, models_under_test, training_laws
-from harness.conformance.assertions import LawViolated, assert_close
+from harness.conformance.assertions import LawViolated, assert_close, assert_same_bits
 from harness.conformance.diagnosis import CAUSES, diagnosis
 from harness.conformance.law_runner import LawResult, check
 from harness.conformance.models_under_test import ModelUnderTest, named
@@ -74,6 +75,12 @@ def builder_of_long_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
     return impls.build(replace(ONE_LAYER, max_length=300), *sizes, **settings)
 
 
+def builder_of_a_position_less_than_declared(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    model: Any = impls.build(replace(ONE_LAYER, max_length=299), *sizes, **settings)
+    model.max_length = 300
+    return model  # type: ignore[no-any-return]
+
+
 class ModelThatRaises(nn.Module):
     """Accepts the two sentences that `impls.wrap` tries, and no more."""
 
@@ -111,23 +118,16 @@ def builder_of_one_scale(*sizes: int, **settings: Any) -> Seq2SeqModel:
     return impls.wrap(lambda: OneScale(sizes[1]), *sizes, **settings)
 
 
-def results(
-    recipe: Recipe, fault: type | None = None, numbers: set[int] | None = None, *, fast: bool = False
-) -> list[LawResult]:
+def result_of(law: int, recipe: Recipe, fault: type | None = None, *, fast: bool = True) -> LawResult:
     under_test = replace(subject(recipe), fast=fast)
     if fault is not None:
         under_test = replace(under_test, build=planted(under_test.build, fault))
-    return list(check(under_test, numbers))
+    (result,) = check(under_test, {law})
+    return result
 
 
-def failures(law_results: list[LawResult]) -> list[str]:
-    assert [result.number for result in law_results] == list(range(1, 15))
-    return [str(result) for result in law_results if not result.passed]
-
-
-def assert_detected(law_results: list[LawResult]) -> None:
-    """Assert that a single law fails because of what it found, not because the fault raises an error."""
-    (result,) = law_results
+def assert_detected(result: LawResult) -> None:
+    """Assert that a law fails because of what it found, not because the fault raises an error."""
     assert not result.passed
     assert "Error" not in result.detail.split(":")[0], result.detail
 
@@ -141,23 +141,24 @@ def slow_unless(names: Iterable[str], default: Container[str]) -> list[Any]:
 def test_recipe_obeys_every_law_on_small_batches(name: str) -> None:
     """The combinations have one layer; the variants below have two."""
     recipe = combinations().get(name)
-    assert not failures(results(RECIPES[name] if recipe is None else replace(recipe, layers=1), fast=True))
+    recipe = RECIPES[name] if recipe is None else replace(recipe, layers=1)
+    assert_obeys(replace(subject(recipe), fast=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_obeys_every_law_on_realistic_batches(name: str) -> None:
-    assert not failures(results(RECIPES[name]))
+    assert_obeys(subject(RECIPES[name]))
 
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), ["learned_positions"]))
 def test_variant_obeys_every_law_on_realistic_batches(variant: str) -> None:
-    assert not failures(list(check(named(variant))))
+    assert_obeys(named(variant))
 
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), set(registry.names()) - COVERED))
 def test_variant_obeys_every_law_on_small_batches(variant: str) -> None:
-    assert not failures(list(check(named(variant, fast=True))))
+    assert_obeys(named(variant, fast=True))
 
 
 @pytest.mark.parametrize("variant", slow_unless(registry.names(), ["bahdanau_gru", "torch_reference"]))
@@ -182,7 +183,7 @@ def test_external_variant_with_fixed_dropout_fails_law_1_with_advice() -> None:
 @pytest.mark.parametrize("family", slow_unless(FAMILIES, ["base"]))
 @pytest.mark.parametrize(("number", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
 def test_law_detects_its_planted_fault(number: int, fault: type, family: str) -> None:
-    assert_detected(results(FAMILIES[family], fault, {number}, fast=True))
+    assert_detected(result_of(number, FAMILIES[family], fault))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_law_detects_its_planted_fault(number: int, fault: type, family: str) ->
 @pytest.mark.parametrize(("number", "fault"), REALISTIC_FAULTS, ids=[fault.__name__ for _, fault in REALISTIC_FAULTS])
 def test_law_detects_faults_of_large_batches_long_sentences_and_updates(number: int, fault: type, fast: bool) -> None:
     recipe = ONE_LAYER if fast and fault.__name__ not in TWO_LAYERS else BASE
-    assert_detected(results(recipe, fault, {number}, fast=fast))
+    assert_detected(result_of(number, recipe, fault, fast=fast))
 
 
 def test_every_law_has_a_fault() -> None:
@@ -204,7 +205,7 @@ def test_every_law_has_a_fault() -> None:
 @pytest.mark.parametrize("search", SEARCHES + REALISTIC_SEARCHES, ids=lambda search: search.__name__)
 def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_laws, "translate", search)
-    assert_detected(results(ONE_LAYER, numbers={12}, fast=True))
+    assert_detected(result_of(12, ONE_LAYER))
 
 
 def test_law_that_raises_fails_with_first_line_of_error() -> None:
@@ -244,7 +245,7 @@ def test_smallest_model_obeys_every_law() -> None:
         recipe = replace(ONE_LAYER, max_length=length, dropout=dropout)
         return impls.build(recipe, words, words, training=training, seed=seed)
 
-    assert not failures(list(check(ModelUnderTest(build, words, words, length, fast=True))))
+    assert_obeys(ModelUnderTest(build, words, words, length, fast=True))
 
 
 def test_huge_logits_of_a_few_words_hide_no_difference() -> None:
@@ -275,7 +276,7 @@ def test_law_3_names_the_position_that_has_no_influence() -> None:
 
 
 def test_law_3_detects_a_decoder_that_sees_the_newest_target_word_only() -> None:
-    (result,) = results(replace(ONE_LAYER, positions="none"), BlindToEarlierTargetWords, {3}, fast=True)
+    result = result_of(3, replace(ONE_LAYER, positions="none"), BlindToEarlierTargetWords)
     assert "depend on no earlier target word at position" in result.detail
 
 
@@ -283,13 +284,15 @@ def test_law_3_detects_a_decoder_that_sees_the_newest_target_word_only() -> None
     ("positions", "remark"), [("none", "the order of the source words makes no difference"), ("rotary", "")]
 )
 def test_law_3_remarks_that_the_order_of_source_words_does_not_matter(positions: Any, remark: str) -> None:
-    (result,) = results(replace(ONE_LAYER, positions=positions), numbers={3}, fast=True)
+    result = result_of(3, replace(ONE_LAYER, positions=positions))
     assert result.passed
     assert result.detail == remark
 
 
 def test_law_1_tests_all_positions_that_an_external_model_declares() -> None:
     assert named("test_laws:builder_of_long_sentences").max_length == 300
+    (result,) = check(named("test_laws:builder_of_a_position_less_than_declared", fast=True), laws={1})
+    assert result.detail.startswith("ValueError: 300 positions exceed max_length=299: ")
 
 
 def test_law_result_str_is_one_line() -> None:
@@ -366,7 +369,7 @@ def test_laws_of_a_model_whose_weights_are_all_0_say_so_in_a_few_words() -> None
 
 
 def test_documentation_has_the_causes_of_every_law() -> None:
-    page = Path(impls.__file__).parents[1] / "docs" / "your-own-variant.md"
+    page = ROOT / "docs" / "your-own-variant.md"
     rows = [f"| {number} | {cause} |" for number, cause in CAUSES.items()]
     assert "\n".join(rows) in page.read_text(encoding="utf-8")
     assert sorted(CAUSES) == list(range(1, len(law_runner.LAWS) + 1))
@@ -381,8 +384,6 @@ def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
 
 
 def test_assertions_reject_nan_and_compare_signs_of_zero() -> None:
-    from harness.conformance.assertions import assert_same_bits
-
     with pytest.raises(LawViolated, match="off by nan"):
         assert_close("logits", np.array([np.nan]), np.array([np.nan]))
     with pytest.raises(LawViolated, match="zero has other bits"):

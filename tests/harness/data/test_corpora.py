@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from fault_server import TEXTS, WANTED, Server, install
+from fault_server import TEXTS, WANTED, Server
 from small_corpora import corpus
 
 from harness.data import cache, corpora, multi30k
@@ -15,10 +15,7 @@ from harness.data.dataset import unavailable
 from harness.data.multi30k import DataUnavailable
 from harness.experiments.specs import DataSpec
 
-
-@pytest.fixture(autouse=True)
-def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(monkeypatch, tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("small_multi30k")
 
 
 def test_load_two_files_and_a_tsv_have_the_same_pairs(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_key_does_not_depend_on_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_prepare_with_a_copied_cache_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_cached_corpus_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     installed = {"sacremoses": "0.1"}
 

@@ -9,23 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import filelock
 import pytest
-from fault_server import DIGESTS, WANTED, Server, assert_downloaded, install, slow, stall, whole
+from command_line import Refused
+from fault_server import DIGESTS, MARGIN, WANTED, Server, assert_downloaded, slow, stall, whole
 
-from harness.cli.main import main
 from harness.data import cache, corpora
 from harness.experiments.specs import DataSpec
 
-MARGIN = 6.0
-"""Additional seconds on a slow machine."""
-
-
-@pytest.fixture(autouse=True)
-def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(monkeypatch, tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("small_multi30k")
 
 
 def test_fetch_from_a_full_cache_writes_nothing(monkeypatch: pytest.MonkeyPatch, good_server: Server) -> None:
@@ -37,12 +30,11 @@ def test_fetch_from_a_full_cache_writes_nothing(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("place", ["occupied", "occupied/below"])
 def test_fetch_cache_that_is_a_file_is_named(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server, capsys: Any
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server, refused: Refused
 ) -> None:
     (tmp_path / "occupied").write_bytes(b"")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / place))
-    assert main(["data", "--corpus", "multi30k"]) == 2
-    error = capsys.readouterr().err
+    error = refused(["data", "--corpus", "multi30k"], "the cache folder")
     assert re.fullmatch(rf"bakeoff: the cache folder .*{place} cannot be written \(.*\): .*BAKEOFF_CACHE\n", error)
     assert good_server.asked == []
 
@@ -59,7 +51,7 @@ def test_fetch_full_disk_leaves_no_partial_file(
         with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\): name another one"):
             corpora.load(DataSpec())
     assert list((tmp_path / "cache/multi30k").iterdir()) == []
-    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert_downloaded()
 
 
 LOAD = f"""
@@ -76,17 +68,17 @@ def loading() -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.faults)])
 def test_fetch_concurrent_processes_share_one_download(
-    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    processes: int, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow(0.3)))
     running_processes = [loading() for _ in range(processes)]
     errors = [process.communicate(timeout=60)[1] for process in running_processes]
     assert [process.returncode for process in running_processes] == [0] * processes, errors
     assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED)
-    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert_downloaded()
 
 
-def test_fetch_after_a_killed_process_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def test_fetch_after_a_killed_process_succeeds(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("stalling", whole, stall))
     server.answers["/stalling/val.de.gz"] = [stall(b"")]
     first = loading()
@@ -97,24 +89,22 @@ def test_fetch_after_a_killed_process_succeeds(tmp_path: Path, monkeypatch: pyte
     assert first.returncode == -signal.SIGKILL
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     started = time.monotonic()
-    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert_downloaded()
     assert time.monotonic() - started < MARGIN
     assert "/good/train.de.gz" not in server.asked, "what the killed one had is kept"
 
 
-def test_turn_is_not_waited_for_beyond_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server
-) -> None:
+def test_turn_is_not_waited_for_beyond_its_limit(monkeypatch: pytest.MonkeyPatch, good_server: Server) -> None:
     monkeypatch.setattr(cache, "TURN_SECONDS", 0.2)
     started = time.monotonic()
     with cache.turn("multi30k"):
-        assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+        assert_downloaded()
     assert 0.2 < time.monotonic() - started < MARGIN
 
 
-def test_turn_without_file_locks_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_server: Server) -> None:
+def test_turn_without_file_locks_succeeds(monkeypatch: pytest.MonkeyPatch, good_server: Server) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert_downloaded()

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpora import BOM, corpus
+from small_corpora import BOM, corpus, file_options
 
-from harness.cli.main import main
 from harness.data import corpora, text_files
 
 Pairs = tuple[tuple[str, ...], tuple[str, ...]]
@@ -111,18 +111,13 @@ def test_load_unusual_text_is_read(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_load_malformed_text_is_refused_with_file_and_line(kind: str, tmp_path: Path, capsys: Any) -> None:
+def test_load_malformed_text_is_refused_with_file_and_line(kind: str, tmp_path: Path, refused: Refused) -> None:
     source, target, message = REFUSED[kind]
     data = corpus(tmp_path, source, target)
     with pytest.raises(ValueError, match=message) as caught:
         corpora.load(data)
     assert "\n" not in str(caught.value)
-    assert data.files is not None
-    options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
-    assert main(["data", *options, "--tokenizer", "whitespace"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert re.search(message, error)
+    assert re.search(message, refused(["data", *file_options(data)], str(caught.value)))
 
 
 @pytest.mark.parametrize("name", ["validation_source", "test_source"])

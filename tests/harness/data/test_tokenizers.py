@@ -36,10 +36,8 @@ SENTENCES = (
 )
 
 
-def cut(name: str, language: str, *texts: str, case: str = "lower", **more: str) -> list[list[str]]:
-    return tokenizer_process.tokenise(
-        [TokenizerJob(tokenizer=name, language=language, case=case, texts=texts, **more)]
-    )[0]
+def cut(name: str, language: str, text: str) -> list[list[str]]:
+    return tokenizer_process.tokenise([TokenizerJob(tokenizer=name, language=language, case="lower", texts=[text])])[0]
 
 
 @functools.cache

@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from remote_runs import ReactingStream
+from remote_runs import SETTINGS, ReactingStream
 from small_runs import spec
 
 from harness.execution import launcher as launchers
-from harness.execution.launcher import Launcher, NoRecord, RunHandle, RunSettings
+from harness.execution.launcher import Launcher, NoRecord, RunHandle
 from harness.experiments.specs import RunSpec
 from harness.processes import progress_display
 from harness.processes.progress import Event
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
-
-SETTINGS = RunSettings(command="the command", note="a note")
 
 
 def record_of(run: RunSpec, status: str = "completed", **fields: str) -> RunRecord:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablation_factory import base_spec, pilot, tiny_options
+from ablation_factory import base_spec, pilot
 from record_factory import record as synthetic_record
+from small_runs import TINY_OPTIONS
 
 from harness.audit.rules import check
 from harness.cli import ablate, sweep
@@ -27,8 +28,8 @@ from impls.contract import Training
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
 RATES = (5e-4, 1e-3, 2e-3)
-LINE = ["ablate", *tiny_options("--epochs", "1", pairs=100), "--field", "norm_order", "--seed", "0"]
-LINE += ["--tune-rate", "2e-2,1e-3,1e-2"]
+LINE = ["ablate", *TINY_OPTIONS, "--set=data.training_pairs=100", "--epochs", "1", "--seed", "0"]
+LINE += ["--field", "norm_order", "--tune-rate", "2e-2,1e-3,1e-2"]
 COUNTS = {"pilot": 2 * 3, "controlled": 2, "tuned": 2}
 """The runs of this line: two recipes, three rates, one seed."""
 

@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 from cluster_doubles import install_ray
+from command_line import Refused
 from interrupted_bench import interrupted_and_gone_on
 from places import ROOT
-from remote_runs import SETTINGS, ReactingStream, assert_same, local_records, reproducible
+from remote_runs import BENCH, SETTINGS, ReactingStream, assert_same, local_records, reproducible
 from small_runs import TINY, spec
 
-from harness.cli.main import main
 from harness.execution import ray_launcher
 from harness.storage import checkpoint_files, run_store
 
 pytestmark = pytest.mark.usefixtures("processes")
-
-BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
 
 
 def test_tasks_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +114,10 @@ def test_missing_cluster_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_device_of_a_cluster_has_no_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_device_of_a_cluster_has_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     install_ray(tmp_path / "ray", monkeypatch)
-    assert main([*BENCH, "--launcher", "ray", "--device", "cuda:1", "--results", str(tmp_path / "results")]) == 2
-    assert "device 'cuda:1' with --launcher ray: use cpu or cuda" in capsys.readouterr().err
+    words = ["--launcher", "ray", "--device", "cuda:1", "--results", str(tmp_path / "results")]
+    refused([*BENCH, *words], "device 'cuda:1' with --launcher ray: use cpu or cuda")
 
 
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

@@ -13,7 +13,7 @@ import pytest
 from cluster_doubles import install_submitit
 from command_line import Refused
 from interrupted_bench import interrupted_and_gone_on
-from remote_runs import SETTINGS, ReactingStream, assert_same, local_records
+from remote_runs import BENCH, SETTINGS, ReactingStream, assert_same, local_records
 from small_runs import DATA, TINY, spec
 
 from harness.data.dataset import prepare
@@ -23,7 +23,6 @@ from harness.storage import checkpoint_files, run_store
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
 LOCAL = {"cluster": "local", "partition": "any", "time": "30", "reservation": "class"}
 
 

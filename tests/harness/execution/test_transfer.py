@@ -220,7 +220,7 @@ def test_missing_corpus_cannot_be_packed() -> None:
         pack(replace(prepare(DATA), key="0" * 64))
 
 
-def test_commit_is_sent_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_of_sent_code_is_that_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
     assert machine.commit() is None
     monkeypatch.setenv(machine.COMMIT, '{"digest": "abc", "dirty": true}')

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from places import FIXTURES
+from places import PYTHON_PATH
 
 from harness.processes.json_process import JsonProcess, ProcessFailed, RequestRefused, request_once
 
-ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(FIXTURES), *filter(None, [os.environ.get("PYTHONPATH")])])}
+ENVIRONMENT = {"PYTHONPATH": PYTHON_PATH}
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def process(tmp_path: Path) -> Iterator[JsonProcess]:
 def test_request_returns_the_value_whatever_is_printed(process: JsonProcess, tmp_path: Path) -> None:
     value = {"text": "\u2028 \U0001f600 \n", "numbers": [1, 2.5, None]}
     assert process.request("echo", **value) == value
-    assert process.request("variable", name="PYTHONPATH") == ENVIRONMENT["PYTHONPATH"]
+    assert process.request("variable", name="PYTHONPATH") == PYTHON_PATH
     assert "printed, not answered" in (tmp_path / "log").read_text()
 
 

@@ -84,7 +84,7 @@ def test_worker_environment_adds_huge_pages_unless_chosen(
 
 
 @pytest.mark.parametrize(("device", "usable"), [("cpu", True), ("meta", True), ("tpu", False), ("mps:9", False)])
-def test_other_devices_than_gpus_of_nvidia_are_those_of_torch(device: str, usable: bool) -> None:
+def test_devices_other_than_nvidia_gpus_are_those_of_torch(device: str, usable: bool) -> None:
     assert machine.device_usable(device, "torch") is usable
     assert machine.device_usable(device, "tensorflow") is (device == "cpu")
 

@@ -9,6 +9,7 @@ import time
 import pytest
 from small_runs import TINY, spec
 
+from harness.processes import progress_display
 from harness.processes.progress import Event
 from harness.processes.progress_display import Display
 
@@ -51,13 +52,24 @@ def test_display_in_a_log_writes_rare_plain_lines(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in stream.getvalue()
 
 
-def test_display_in_a_pipe_of_a_notebook_draws_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as the kernel of Jupyter sets it, also for the processes of a cell
-    stream = io.StringIO()
+@pytest.mark.parametrize(
+    ("stream", "variable", "value"),
+    [
+        (io.StringIO(), "FORCE_COLOR", "1"),  # as the kernel of Jupyter sets it, also for the processes of a cell
+        (Terminal(), "TERM", "dumb"),
+    ],
+    ids=["pipe of a notebook", "dumb terminal"],
+)
+def test_display_that_cannot_draw_a_table_writes_plain_lines(
+    stream: io.StringIO, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(progress_display, "LINE_SECONDS", 0.0)
     display = Display(stream)
+    display(training())
     display(training(remark="epoch 1/2 done"))
     display.close()
-    assert stream.getvalue() == "x: epoch 1/2 done\n"
+    assert stream.getvalue() == "x: epoch 1/2, update 3/10\nx: epoch 1/2 done\n"
 
 
 def test_display_on_a_terminal_redraws_its_table_and_keeps_remarks() -> None:
@@ -84,15 +96,6 @@ def test_display_shows_bars_only_on_wide_terminals(
     Display(stream)(training(tokens_per_second=1403.0, remaining_seconds=100.0))
     assert ("━" in stream.getvalue()) is has_bar
     assert all(len(line) < 4 * int(columns) for line in stream.getvalue().split("\n"))
-
-
-def test_display_on_a_dumb_terminal_writes_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    stream = Terminal()
-    display = Display(stream)
-    display(training(remark="epoch 1/2 done"))
-    display.close()
-    assert stream.getvalue() == "x: epoch 1/2 done\n"
 
 
 def test_display_with_a_closed_stream_does_not_raise() -> None:

@@ -20,7 +20,6 @@ import counting_model
 import psutil
 import pytest
 from killed_runs import outcome
-from places import FIXTURES, ROOT
 from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES, arguments
 from small_runs import spec
 
@@ -29,7 +28,7 @@ from harness.processes.progress import Event
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord
-from harness.training import run_progress, train
+from harness.training import train
 
 CASES = [(phase, name) for phase in PHASES for name in NUMBERS]
 SAMPLE = {
@@ -56,7 +55,7 @@ UPDATES_AT = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiling(cache: Path) -> Iterator[None]:
+def _compiling(processes: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting_model, "COMPILING_SECONDS", COMPILING_SECONDS)
         yield
@@ -79,10 +78,9 @@ def run_with_signal(phase: str, name: str, results: Path, cache: Path) -> tuple[
     moment = results / "moment"
     results.mkdir(exist_ok=True)
     moment.write_text(str(time.time()))
-    paths = os.pathsep.join([str(ROOT), str(FIXTURES)])
     process = subprocess.Popen(
         [sys.executable, "-m", "signalled_run", phase, name, str(results), str(moment)],
-        env={**os.environ, "PYTHONPATH": paths, "BAKEOFF_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "BAKEOFF_CACHE": str(cache)},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -144,6 +142,7 @@ def test_signal_ignored_at_start_stays_ignored(cache: Path, tmp_path: Path) -> N
     assert only_record(tmp_path).status == "completed"
 
 
+@pytest.mark.usefixtures("every_update")
 def test_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = SignalGuard()
 
@@ -154,20 +153,18 @@ def test_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypat
         if event.updates:
             guard.receive(signal.SIGTERM)
 
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint_files, "save", refuse)
     record = train.run(spec(), tmp_path, progress=report, guard=guard)
     assert record.status == "interrupted"
     assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
 
 
-def test_closed_terminal_is_an_interruption_and_no_failure(cache: Path, tmp_path: Path) -> None:
+def test_closed_terminal_is_an_interruption_and_no_failure(tmp_path: Path) -> None:
     """It sends SIGHUP, and nothing can be written to it any more."""
     words = [word.replace("build_compiling", "build_slow") for word in arguments(tmp_path)]
     terminal, program_end = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "harness", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FIXTURES)])},
         stdin=program_end,
         stdout=program_end,
         stderr=program_end,

@@ -62,8 +62,8 @@ def test_early_mean_over_heads_is_read_as_one_head(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run_store.load_attention(tmp_path, RUN, digest)[0], mean[:, None])
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_run_stores_every_head_of_first_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     chosen = spec("learned_positions", TINY, updates=2)
     record = train.run(chosen, tmp_path)
     attention = run_store.load_attention(tmp_path, record.id, record.fingerprints["attention"])

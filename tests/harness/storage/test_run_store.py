@@ -45,7 +45,7 @@ def test_save_record_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_finished_unfinished_record_is_none(tmp_path: Path, status: Any) -> None:
+def test_finished_returns_no_unfinished_record(tmp_path: Path, status: Any) -> None:
     run_store.save_record(tmp_path, replace(RECORD, status=status))
     assert run_store.finished(tmp_path, SPEC.id) is None
 

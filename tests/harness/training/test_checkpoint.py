@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,16 +48,13 @@ def fork(cache: Path) -> Iterator[Callable[[RunSpec], Forker]]:
 @pytest.fixture(scope="module")
 def straight(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], dict[str, Any]]:
     """Return a function that gives the outcome of a run in a new process, without checkpoints."""
-    outcomes: dict[str, dict[str, Any]] = {}
 
     def of(run: RunSpec) -> dict[str, Any]:
-        if run.id not in outcomes:
-            results = tmp_path_factory.mktemp("straight")
-            assert fresh(run, results, cache, checkpoint_seconds=0, kill_after=None)
-            outcomes[run.id] = outcome(results, run)
-        return outcomes[run.id]
+        results = tmp_path_factory.mktemp("straight")
+        assert fresh(run, results, cache, checkpoint_seconds=0, kill_after=None)
+        return outcome(results, run)
 
-    return of
+    return functools.cache(of)
 
 
 def case(variant: str, framework: str) -> RunSpec:
@@ -162,9 +161,8 @@ def test_validation_interrupted_is_repeated_without_training(tmp_path: Path) -> 
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_checkpoints_are_saved_by_time_and_at_epoch_ends(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_checkpoints_are_saved_by_time_and_at_epoch_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     save = checkpoint_files.save
 
@@ -181,9 +179,8 @@ def test_checkpoints_are_saved_by_time_and_at_epoch_ends(
     assert outcome(tmp_path / "always", spec()) == outcome(tmp_path / "never", spec())
 
 
-def test_throughput_excludes_checkpoints(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
+@pytest.mark.usefixtures("cache")
+def test_throughput_excludes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = checkpoint_files.save
 
     def slow(*arguments: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from faults import Fault
 from interrupted_runs import interrupted
 from killed_runs import generations, tiny
+from small_runs import TINY_OPTIONS
 
 from harness.cli.main import main
 from harness.experiments.specs import RunSpec
@@ -110,10 +111,10 @@ def run_of(variant: str, name: str) -> RunSpec:
     return replace(run, training=replace(run.training, peak_rate=1e-4))
 
 
-def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    if name in PLANTS:
-        build = train.build_model
-        monkeypatch.setattr(train, "build_model", lambda *arguments: Planted(build(*arguments), PLANTS[name]))
+def put(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs train models with a plant."""
+    build = train.build_model
+    monkeypatch.setattr(train, "build_model", lambda *arguments: Planted(build(*arguments), plant))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,7 +125,8 @@ def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
     variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant_in(monkeypatch, name)
+    if name in PLANTS:
+        put(PLANTS[name], monkeypatch)
     run = run_of(variant, name)
     record = train.run(run, tmp_path, ProcessSettings(checkpoint_seconds=1e-9))
     assert record.status == "diverged"
@@ -143,7 +145,7 @@ def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
 def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
-        plant_in(patch, name)
+        put(PLANTS[name], patch)
         expected_record = train.run(run, tmp_path / "whole")
         interrupted(run, tmp_path, 5)
     assert generations(tmp_path, run)[0]["updates"] == 5
@@ -165,9 +167,7 @@ def test_kept_weights_unused_by_any_loss_are_checked_too(
         changed["target.positions"][-1, 0] = value  # no sentence is that long
         return changed
 
-    plant = Plant(weights(far), "", update=2)
-    build = train.build_model
-    monkeypatch.setattr(train, "build_model", lambda *arguments: Planted(build(*arguments), plant))
+    put(Plant(weights(far), "", update=2), monkeypatch)
     record = train.run(tiny(VARIANT), tmp_path)
     assert record.status == "diverged"
     assert record.reason == "epoch 2: the weights kept are not finite: target.positions"
@@ -192,11 +192,10 @@ def test_diverged_run_sets_the_exit_code_and_is_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    command = f"run {VARIANT} --suite quick --budget controlled --corpus captions --tokenizer whitespace --threads 1"
-    command += " --set recipe.width=16 --set recipe.heads=2 --set recipe.layers=1 --set recipe.ffn_width=16"
-    command += " --set data.training_pairs=200 --set decoding.max_tokens=5 --set training.batch_size=32 --epochs 1"
-    command += f" --results {results} --set training.schedule=constant --set training.warmup_updates=0"
-    assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 1
+    command = ["run", VARIANT, "--suite", "quick", "--budget", "controlled", "--epochs", "1", *TINY_OPTIONS]
+    command += ["--set=training.schedule=constant", "--set=training.warmup_updates=0"]
+    command += ["--set=training.peak_rate=1e30", "--set=training.clip_norm=None", "--results", str(results)]
+    assert main(command) == 1
     assert ": diverged: epoch 1: " in capsys.readouterr().out
     (record,) = run_store.records(results)
     assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from interrupted_runs import Signaller, interrupted
 from killed_runs import UPDATES, generations, outcome, tiny
+from small_corpora import small
 from small_runs import spec
 
-from harness.experiments.specs import DataSpec, FileSpec
+from harness.experiments.specs import DataSpec
 from harness.processes import machine as evidence
 from harness.processes.workers import ProcessSettings
 from harness.reporting import provenance
@@ -141,7 +142,6 @@ def test_resume_from_a_checkpoint_without_environment_works(tmp_path: Path, monk
 
 
 def test_checkpoint_size_limit_follows_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     class Large:
         def training_state(self) -> Any:
             return {"weights/a": np.broadcast_to(np.float32(0), 2**31)}
@@ -193,18 +193,14 @@ def test_resume_from_a_checkpoint_without_totals_is_refused(tmp_path: Path, monk
 
 
 def test_resume_with_changed_data_is_refused(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
-    files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
-    run = spec(data=DataSpec(corpus="files", files=files, tokenizer="whitespace", minimum_frequency=1))
-
-    def write(last: str) -> None:
+    def written(last: str) -> DataSpec:
         lines = [f"ein Satz {number % 9}\ta sentence {number % 9}\n" for number in range(7 * 32 - 1)]
-        for path in paths:
-            path.write_text("".join(lines) + f"noch ein Satz\t{last} sentence\n", encoding="utf-8")
+        text = "".join(lines) + f"noch ein Satz\t{last} sentence\n"
+        return small(tmp_path, train=text, validation=text, test=text, minimum_frequency=1)
 
-    write("another")
+    run = spec(data=written("another"))
     interrupted(run, tmp_path / "results", 10)
-    write("a")
+    assert written("a") == run.data
     signaller = Signaller()
     resumed = train.run(run, tmp_path / "results", progress=signaller)
     assert any("a checkpoint was written with another text" in remark for remark in signaller.remarks)

@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,19 @@ def completed(tmp_path: Path) -> tuple[Path, RunRecord]:
             names[path.name] = str(path)
     data = DataSpec(corpus="files", files=FileSpec(**names), tokenizer="whitespace", minimum_frequency=1)
     return tmp_path / "results", train.run(spec(data=data, updates=2), tmp_path / "results")
+
+
+TEXT = "from counting_model import build\n"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the file of the module `own_model`, which has a builder and can be imported."""
+    path = tmp_path / "own_model.py"
+    path.write_text(TEXT)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    sys.modules.pop("own_model", None)
 
 
 def path_of(record: RunRecord, name: str) -> Path:
@@ -90,16 +104,11 @@ def test_reusable_records_with_changed_files_are_refused(
     assert train.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
 
 
-def test_run_of_a_builder_whose_module_has_changed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    module = tmp_path / "own_model.py"
-    module.write_text("from counting_model import build\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_run_of_a_builder_whose_module_has_changed_is_refused(module: Path, tmp_path: Path, capsys: Any) -> None:
     run = spec("own_model:build", updates=2)
     record, other = (train.run(replace(run, seed=seed), tmp_path / "results") for seed in (0, 1))
     assert train.run(run, tmp_path / "results") == record
-    module.write_text("from counting_model import build\nSCALE = 3\n")
+    module.write_text(f"{TEXT}SCALE = 3\n")
     with pytest.raises(ValueError, match=f"^run {record.id}: the module of own_model:build has changed since"):
         train.run(run, tmp_path / "results")
     with pytest.raises(ValueError, match=f"remove [^ ]*{record.id}, [^ ]*{other.id} to run it again"):
@@ -112,36 +121,29 @@ def test_run_of_a_builder_whose_module_has_changed_is_refused(
         harness.translate(record.id, [" "], results=tmp_path / "results", import_builder=True)
 
 
-def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = tmp_path / "retested_model.py"
-    module.write_text("from counting_model import build\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_run_of_a_builder_whose_module_has_changed_since_another_test_is_trained(module: Path, tmp_path: Path) -> None:
     first, second = (
-        spec("retested_model:build", updates=2, decoding=DecodingSpec(max_tokens=5, beam=beam)) for beam in (1, 2)
+        spec("own_model:build", updates=2, decoding=DecodingSpec(max_tokens=5, beam=beam)) for beam in (1, 2)
     )
     trained = train.run(first, tmp_path / "results")
     assert reuse.same_training(tmp_path / "results", second) == trained
-    module.write_text("from counting_model import build\nSCALE = 3\n")
+    module.write_text(f"{TEXT}SCALE = 3\n")
     assert reuse.same_training(tmp_path / "results", second) is None
-    importlib.reload(sys.modules["retested_model"])
+    importlib.reload(sys.modules["own_model"])
     assert "trained_as" not in train.run(second, tmp_path / "results").environment
 
 
 def test_training_with_a_module_that_has_changed_before_the_first_run_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, results, run = tmp_path / "first_model.py", tmp_path / "results", spec("first_model:build", updates=2)
-    text = "from counting_model import build\nSCALE = 3\n"
+    results, run, text = tmp_path / "results", spec("own_model:build", updates=2), f"{TEXT}SCALE = 3\n"
     module.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    importlib.import_module("first_model")
+    importlib.import_module("own_model")
     for edited in (text.replace("3", "4"), text + "("):
         module.write_text(edited)
         reuse._IMPORTED.clear()
-        with pytest.raises(ValueError, match="^'first_model:build': the file of first_model has changed since Python"):
+        with pytest.raises(ValueError, match="^'own_model:build': the file of own_model has changed since Python"):
             train.run(run, results)
     module.write_text(text)  # as a cell that writes the file and is executed twice
     os.utime(module, (1e10, 1e10))
@@ -149,21 +151,17 @@ def test_training_with_a_module_that_has_changed_before_the_first_run_is_refused
     assert train.run(run, results).status == "completed"
 
 
-def test_training_with_a_module_that_has_changed_since_its_import_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, results, run = tmp_path / "edited_model.py", tmp_path / "results", spec("edited_model:build", updates=2)
-    module.write_text("from counting_model import build\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_training_with_a_module_that_has_changed_since_its_import_is_refused(module: Path, tmp_path: Path) -> None:
+    results, run = tmp_path / "results", spec("own_model:build", updates=2)
     first = train.run(run, results)
-    module.write_text("from counting_model import build\nSCALE = 3\n")
-    expected = "^'edited_model:build': the file of edited_model has changed since Python imported it.*: restart Python"
+    module.write_text(f"{TEXT}SCALE = 3\n")
+    expected = "^'own_model:build': the file of own_model has changed since Python imported it.*: restart Python"
     with pytest.raises(ValueError, match=expected):
         train.run(replace(run, seed=1), results)
     with pytest.raises(ValueError, match=expected):
-        harness.run("edited_model:build", results=results)
+        harness.run("own_model:build", results=results)
     assert [path.name for path in results.iterdir()] == [first.id]
-    importlib.reload(sys.modules["edited_model"])
+    importlib.reload(sys.modules["own_model"])
     assert train.run(replace(run, seed=1), results).fingerprints["builder"] != first.fingerprints["builder"]
 
 
@@ -181,13 +179,8 @@ def test_builder_that_a_package_imports_is_recognised_after_a_change(
     assert reuse.has_other_builder(trained)
 
 
-def test_weights_that_do_not_fit_a_changed_module_name_the_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = tmp_path / "reshaped_model.py"
-    module.write_text("from counting_model import build\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    trained = train.run(spec("reshaped_model:build", updates=2), tmp_path / "results")
+def test_weights_that_do_not_fit_a_changed_module_name_the_module(module: Path, tmp_path: Path) -> None:
+    trained = train.run(spec("own_model:build", updates=2), tmp_path / "results")
     module.write_text(
         "from counting_model import CountingModel, _builder\n"
         "class Reshaped(CountingModel):\n"
@@ -195,8 +188,8 @@ def test_weights_that_do_not_fit_a_changed_module_name_the_module(
         "        raise ValueError('counts has shape (9,)')\n"
         "build = _builder(Reshaped)\n"
     )
-    importlib.reload(sys.modules["reshaped_model"])
-    expected = f"^{trained.id}: the module of reshaped_model:build has changed .*, and .* do not fit: counts has shape"
+    importlib.reload(sys.modules["own_model"])
+    expected = f"^{trained.id}: the module of own_model:build has changed .*, and .* do not fit: counts has shape"
     with pytest.raises(ValueError, match=expected):
         harness.translate(trained.id, ["a dog"], results=tmp_path / "results", import_builder=True)
 

@@ -207,7 +207,6 @@ def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
 
 
 def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path) -> None:
-
     def weights(epochs: int, averaged: int, *, resumed: bool = False) -> Any:
         run = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
         if resumed:

@@ -23,7 +23,7 @@ from harness.training import load, model_card, weight_export
 from impls import registry
 from impls.contract import Recipe
 
-pytestmark = pytest.mark.usefixtures("single_thread")
+pytestmark = pytest.mark.usefixtures("single_thread", "cache")
 
 SENTENCES = 100
 JOINT = replace(LEARNED, tying="all", positions="sinusoidal")
@@ -33,13 +33,6 @@ CONVERTED: tuple[tuple[str, Recipe], ...] = (
     *(("safetensors", recipe) for recipe in (LEARNED, GRU)),
 )
 """Kinds of files and recipes; tests/impls/test_baselines.py converts every recipe that the libraries support."""
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "exports"))
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")
 
 
 def needs(kind: str) -> str:
