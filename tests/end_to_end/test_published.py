@@ -41,6 +41,7 @@ from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
 from harness.experiments.specs import RunSpec
+from harness.reporting.formatting import MISSING
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -186,6 +187,8 @@ def test_results_page_repeats_the_runs_with_their_own_training() -> None:
             for name, digits in (("bleu_sacre", 1), ("test_perplexity", 2))
             for some in (runs, equal[variant])
         ]
+        if runs[0].spec.data.tokenizer != equal[variant][0].spec.data.tokenizer:
+            cells[-2] = MISSING  # perplexities over other tokens do not compare
         assert line.strip("| ").split(" | ")[-len(cells) :] == cells
 
 
