@@ -39,7 +39,7 @@ def records(results: str = "results/local") -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("tool", "library"), log_options.LIBRARIES.items())
+@pytest.mark.parametrize(("tool", "library"), [("tensorboard", "tensorboardX"), ("mlflow", "mlflow")])
 def test_missing_library_is_one_line_before_anything_is_trained(
     command: str, tool: str, library: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
