@@ -165,6 +165,9 @@ class Program:
     """A network and its compiled functions, shared by all models of a recipe. Its variables' values are unused."""
 
     def __init__(self, recipe: Recipe, *sizes: int, policy: str, network: Any) -> None:
+        if network is not None and not (isinstance(network, type) and issubclass(network, TransformerNetwork)):
+            wanted = f"a subclass of {TransformerNetwork.__module__}.TransformerNetwork"
+            raise ValueError(f"network={network!r}: use {wanted}, with layers of your own")
         with _policy(policy):
             kind: Any = network or (GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork)
             self.network = _built(kind, recipe, *sizes)

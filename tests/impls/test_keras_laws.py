@@ -93,6 +93,7 @@ def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: C
     for error, name, weight in zip(remarks["errors"][4:6], ("Hidden", "Late"), ("mix", "late"), strict=True):
         assert re.search(f"^{name}: '.*-{weight}/.*' is not part of the network, so it is neither trained nor", error)
     assert re.search(r"^Unnamed: the name of weight 'dense\S*' is automatic, and another one for", remarks["errors"][6])
+    assert re.search(r"^network=<class .*Hidden'>: use a subclass of \S+\.TransformerNetwork, ", remarks["errors"][7])
     inner = [f"{part}.{kind}" for part in ("attention_output", "key", "query", "value") for kind in ("bias", "kernel")]
     sides = [f"{side}.{index}.feed_forward" for side in ("decoder", "encoder") for index in range(2)]
     new = [f"{layer}.{name}" for layer in sides for name in ("gain", *(f"mix.{part}" for part in inner))]
