@@ -38,7 +38,7 @@ GROUPS: dict[Group, str] = {
     "interpreter": INK,
     "data": "#6F7B88",
     "harness": "#8A78B8",
-    "compute": STYLES["learned_positions"].colour,
+    "compute": EXTERNAL_COLOURS[2],
 }
 COLOURS = "Blue: variants; grey: baselines; lines are quartiles"
 LABELLED_INCHES = 0.3
@@ -154,6 +154,7 @@ def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> No
             va="center" if beside else "bottom",
             ha="left" if beside else "center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5} if beside else None,
         )
 
 

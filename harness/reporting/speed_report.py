@@ -130,7 +130,7 @@ def _drawn(document: SpeedDocument, name: str, content: Sequence[Block]) -> list
     draw, caption, alt = FIGURES[name]
     drawn, ratios = len(speed_findings.main_ratios(document)[: speed_plots.MOST]), len(document.comparisons)
     if name == "ratios" and drawn < ratios:
-        caption += f" {drawn} of {ratios} ratios are drawn; the HTML page lists all."
+        caption += f" {drawn} of {ratios} ratios are drawn; “Every ratio” has all."
     return [Figure(name, caption, alt, partial(draw, document)), *content] if content else []
 
 

@@ -96,6 +96,10 @@ def test_the_exponent_has_its_standard_error_and_is_drawn() -> None:
     assert not [line for line in second.lines if line.get_linestyle() == "--"]
 
 
+def test_every_group_of_the_breakdown_has_a_colour_of_its_own() -> None:
+    assert len(set(speed_plots.GROUPS.values())) == len(speed_plots.GROUPS)
+
+
 def test_values_in_bars_have_a_contrast_of_at_least_four() -> None:
     axes = speed_plots.breakdown(DOCUMENT).axes[0]
     colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}
@@ -183,7 +187,7 @@ def test_plot_of_many_ratios_has_those_of_the_main_subject(copies: int, drawn: s
     assert len(rows) == (len(changed.comparisons) if drawn == "all" else len(DOCUMENT.comparisons))
     assert any("another" in row for row in rows) == (drawn == "all")
     (figure,) = (figure for figure in find(speed_report.report(changed).blocks, Figure) if figure.name == "ratios")
-    omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; the HTML page lists all."
+    omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; “Every ratio” has all."
     assert figure.caption == speed_report.FIGURES["ratios"][1] + omission * (drawn == "main")
 
 
