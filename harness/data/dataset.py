@@ -264,8 +264,8 @@ def _dataset(data: DataSpec, key: str, description: dict[str, Any], files: dict[
 
 def describe(prepared: Dataset) -> str:
     """Return a page with sizes, vocabularies, unknown words, lengths, repetitions and digests of a dataset."""
-    data, figures, test = prepared.data, prepared.figures, prepared.test
-    distinct_pairs = set(zip(map(bytes, test.source), map(bytes, test.target), strict=True))
+    data, figures = prepared.data, prepared.figures
+    test_pairs = list(zip(prepared.test_source_text, prepared.test_target_text, strict=True))
     lines = [
         f"corpus {data.corpus}, {data.direction}, tokenizer {data.tokenizer}, case {data.case}, "
         f"vocabulary {data.vocabulary}",
@@ -291,7 +291,7 @@ def describe(prepared: Dataset) -> str:
         "words, including the 4 special words",
         f"training pairs           {figures['train_duplicate_pairs']:,.0f} of them repeat another",
         f"test pairs in training   {figures['test_pairs_in_train']:,.0f}",
-        f"test pairs               {len(test) - len(distinct_pairs):,} of them repeat another",
+        f"test pairs               {len(test_pairs) - len(set(test_pairs)):,} of them repeat another",
         "lengths                  <sos> and <eos> included",
         "",
         "SHA-256",

@@ -166,12 +166,17 @@ def _train(data: DataSpec, text: Sequence[Sequence[str]]) -> tuple[list[bytes], 
         return [merges[0], merges[-1]], []
     if not data.tokenizer.startswith("sentencepiece"):
         return [b"", b""], []
-    trained = [
-        tokenizer_process.train_sentencepiece(
-            data.tokenizer, part, vocabulary_size=data.vocabulary_size, case=data.case, seed=data.seed
-        )
-        for part in ([[*text[0], *text[1]]] if is_joint else text)
-    ]
+    joint = [("source and target", [*text[0], *text[1]])]
+    trained = []
+    for name, part in joint if is_joint else zip(SIDES, text, strict=True):
+        try:
+            trained.append(
+                tokenizer_process.train_sentencepiece(
+                    data.tokenizer, part, vocabulary_size=data.vocabulary_size, case=data.case, seed=data.seed
+                )
+            )
+        except ValueError as error:  # the source may need more pieces than the target permits
+            raise ValueError(f"{name}: {error}") from error
     (source, source_pieces), (target, target_pieces) = trained[0], trained[-1]
     return [source, target], [tuple(source_pieces), tuple(target_pieces)]
 

@@ -171,6 +171,21 @@ def test_subwords_end_to_end(tmp_path: Path, name: Any, shared: Any) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize(
+    ("size", "shared", "message"),
+    [
+        (33, "separate", "target: vocabulary_size=33: .* at most 7;"),
+        (12, "separate", "source: vocabulary_size=12: .* at least 17;"),
+        (12, "joint", "source and target: vocabulary_size=12: .* at least 18;"),
+    ],
+)
+def test_sentencepiece_impossible_size_names_the_side(tmp_path: Path, size: int, shared: Any, message: str) -> None:
+    settings: dict[str, Any] = {"vocabulary": shared, "vocabulary_size": size}
+    with pytest.raises(ValueError, match=f"^{message}"):
+        prepare(small(tmp_path, train="Ein roter Hund läuft\ta a\n" * 4, tokenizer="sentencepiece-bpe", **settings))
+
+
+@pytest.mark.usefixtures("one_process")
 def test_describe_shows_the_figures(tmp_path: Path) -> None:
     data = prepare(small(tmp_path, max_length=5))
     page = describe(data)

@@ -128,7 +128,7 @@ def test_repetitions_are_reported(tmp_path: Path, capsys: Any) -> None:
     line = "Data: files, de-en: 6 training pairs, 2 of them repeat another; 3 of 5 test pairs are in training too."
     assert remark(data, prepared.figures) == line
     page = describe(prepared)
-    assert "test pairs               2 of them repeat another" in page  # with the same ids
+    assert "test pairs               1 of them repeat another" in page, "Ein and vier have the ids of ein and zwei"
     assert re.search(r"^training pairs +2 of them repeat another$", page, re.MULTILINE)
     assert re.search(r"^test pairs in training +3$", page, re.MULTILINE)
     record = replace(made_up(), sizes=prepared.figures)
