@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_pages import ABLATION, LAYERS, SMALLER, TUTORIAL_SIZE, TYING
+from published_pages import ABLATION, LAYERS, NORM_ORDER, SMALLER, TUTORIAL_SIZE, TYING
 from published_records import (
     FOLDERS,
     RECORDS,
@@ -131,6 +132,23 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
         loss, bleu = lowest_loss_and_bleu(records)
         assert f"| `{level}` | {loss} | {bleu} |" in text
     assert_effects_are_published(text, "layers/ablation", 2 * (len(levels) - 1))
+
+
+def test_results_page_repeats_the_longer_ablation_of_norm_order() -> None:
+    pilots, runs = (
+        grouped(grouped(FOLDERS[NORM_ORDER], lambda run: run.spec.budget)[budget], changed_level)
+        for budget in ("pilot", "controlled")
+    )
+    text = section("Norm order after ten epochs")
+    for level, records in runs.items():
+        assert sorted(record.spec.seed for record in records) == list(range(5))
+        assert {(record.spec.training.peak_rate, record.spec.training.epochs) for record in records} == {(0.001, 10)}
+        loss, bleu = lowest_loss_and_bleu(records)
+        epochs = [min(run.curve, key=lambda epoch: epoch.validation_loss or math.inf).epoch for run in records]
+        losses = {run.spec.training.peak_rate: lowest_loss_and_bleu([run])[0] for run in pilots[level]}
+        cells = [f"`{level}`", loss, bleu, f"{min(epochs)} to {max(epochs)}", losses[0.0005], losses[0.001]]
+        assert f"| {' | '.join(cells)} |" in text
+    assert_effects_are_published(text, "norm-order/ablation", 2)
 
 
 def test_results_page_repeats_the_runs_on_tying() -> None:
