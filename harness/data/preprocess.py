@@ -166,9 +166,9 @@ def _train(data: DataSpec, text: Sequence[Sequence[str]]) -> tuple[list[bytes], 
         return [merges[0], merges[-1]], []
     if not data.tokenizer.startswith("sentencepiece"):
         return [b"", b""], []
-    joint = [("source and target", [*text[0], *text[1]])]
+    named = [("source and target", [*text[0], *text[1]])] if is_joint else list(zip(SIDES, text, strict=True))
     trained = []
-    for name, part in joint if is_joint else zip(SIDES, text, strict=True):
+    for name, part in named:
         try:
             trained.append(
                 tokenizer_process.train_sentencepiece(
