@@ -29,26 +29,35 @@ TITLE = ABLATION[MAIN].title
 
 
 def headline(analysis: Analysis) -> Headline:
-    """Return the largest effect on the validation loss, and what limits it."""
+    """Return the largest effect on the validation loss, or that of the only field, and what limits it."""
     for variant, rankings in analysis.rankings.items():
         known = [(rank.field, rank.study, rank.effect) for rank in rankings[MAIN] if rank.effect is not None]
         if known:
             claimed = (item for item in known if _is_claimed(item[2]))
             field, study, effect = next(claimed, known[0])
             studies = [item for item in analysis.studies if item.study.variant == variant]
-            return Headline(_finding(field, study, effect, is_largest=effect is known[0][2]), _caveat(study, studies))
+            if len(known) == 1:
+                start = f"In {short_line(variant)}, the effect of {field} on the {TITLE} is"
+                finding = f"{start} {_change(effect)}{_few(effect)}."
+            else:
+                finding = _largest(field, study, effect, is_largest=effect is known[0][2])
+            return Headline(finding, _caveat(study, studies))
     return Headline((warnings(analysis) or [NO_EFFECT])[0])
 
 
-def _finding(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
+def _largest(field: str, study: Study, effect: AblationEffect, *, is_largest: bool) -> str:
     variant = short_line(study.variant)
     if _is_claimed(effect):
         which = "" if is_largest else " that can be claimed"
         return f"In {variant}, {field} has the largest effect on the {TITLE}{which}: {_change(effect)}."
+    return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{_few(effect)}."
+
+
+def _few(effect: AblationEffect) -> str:
+    """Return that the seeds of an effect are too few for a claim, or nothing if they are enough."""
     number = len(effect.contrast.seeds)
     seeds = f"{count(number, 'seed')} {'is' if number == 1 else 'are'}"
-    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if number < CLAIM_SEEDS else ""
-    return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{few}."
+    return f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if number < CLAIM_SEEDS else ""
 
 
 def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:

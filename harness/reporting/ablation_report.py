@@ -162,7 +162,7 @@ def _forest(
 def _tables(analysis: Analysis) -> list[Block]:
     blocks: list[Block] = []
     for variant, ranks in analysis.rankings.items():
-        if ranks[MAIN]:
+        if len(ranks[MAIN]) > 1:
             blocks += [] if blocks else [Heading("Fields by their largest effect", slug="fields")]
             blocks += [Heading(variant, 3)] if len(analysis.rankings) > 1 else []
             blocks.append(tables.ranking_table(ranks[MAIN], ranks[SECOND]))

@@ -181,12 +181,25 @@ def test_headline_names_the_settings_of_the_study_that_measured_the_effect() -> 
 
 def test_headline_claims_no_effect_that_is_not_significant() -> None:
     def loss(levels: Levels, seed: int) -> float:
-        return 2 + (levels["activation"] == "gelu") * (0.1 if seed % 2 else -0.08)
+        return 2 + (levels.get("activation") == "gelu") * (0.1 if seed % 2 else -0.08)
 
-    finding = ablation_findings.headline(analysed(runs({"activation": ("relu", "gelu")}, loss, seeds=5))).finding
+    records = [*runs({"activation": ("relu", "gelu")}, loss, seeds=5), *runs({"norm": ("rms",)}, loss, seeds=5)]
+    finding = ablation_findings.headline(analysed(records)).finding
     assert finding.startswith("In learned_positions, the largest effect on the validation loss is that of activation: ")
     assert ", inconclusive) with gelu instead of relu" in finding
     assert "too few for a claim" not in finding
+
+
+@pytest.mark.parametrize("seeds", [4, 5])
+def test_effect_of_the_only_field_is_not_ranked(seeds: int) -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        return 2 + (levels["activation"] == "gelu") * 0.1 + noise(levels, seed)
+
+    analysis = analysed(runs({"activation": ("relu", "gelu")}, loss, seeds=seeds))
+    finding = ablation_findings.headline(analysis).finding
+    assert finding.startswith("In learned_positions, the effect of activation on the validation loss is +0.")
+    assert ("4 seeds are too few for a claim, which needs 5." in finding) == (seeds == 4)
+    assert "argest effect" not in terminal(analysis)
 
 
 def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
