@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.experiments.overrides import override
+from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import Budget, DataSpec, RunSpec, lengths_within
 from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
@@ -139,7 +140,7 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
 
     The module of an external variant may define TRAINING; the default is the training of the tutorials.
 
-    Raises: ValueError for an unknown variant, with the closest name.
+    Raises: ValueError for an unknown variant, with the closest name, or a recipe of a derived class.
     """
     if ":" not in variant:
         return registry.recipe(variant), registry.training(variant)
@@ -151,9 +152,20 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
     if not isinstance(training, Training):
         raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: expected a Training")
     if isinstance(external, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+        check_recipe(external)
         return external, training
     registry.check_builder(variant, external)
     return None, training
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise ValueError for a recipe of a derived class: no model uses its fields, and no record with them is read."""
+    if type(recipe) not in RECIPE_TYPES.values():
+        names = ", ".join(kind.__name__ for kind in RECIPE_TYPES.values())
+        raise ValueError(
+            f"{type(recipe).__name__} is none of the classes of recipes, {names}: the built-in models have no other "
+            "settings; for a model with its own, write a builder"
+        )
 
 
 def _at_size(variant: str, recipe: Recipe, suite: Suite) -> Recipe:

@@ -74,6 +74,7 @@ def base_spec(
     budget: Budget = "controlled" if suite else "source"
     if isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
         recipe = recipe_or_builder
+        suites.check_recipe(recipe)
         if suite is not None or RECIPES.get(recipe.name) != recipe:
             training = size.training if suite else TRAININGS.get(recipe.name, TUTORIAL)
             training = suites.shortened(training, epochs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec
 from harness.training import load
 from impls import registry
-from impls.contract import Recipe
+from impls.contract import Recipe, TransformerRecipe
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE, TUTORIAL
 
 
@@ -119,3 +119,14 @@ def test_own_recipe_with_few_positions_gets_sentences_that_fit(monkeypatch: pyte
         assert (same.data.max_length, same.decoding.max_tokens) == (20, 19)
     with pytest.raises(ValueError, match="data.max_length=21: expected at most recipe.max_length=20"):
         override(run, ["data.max_length=21"])
+
+
+def test_recipe_of_a_derived_class_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Windowed(TransformerRecipe):
+        window: int = 5
+
+    monkeypatch.setitem(sys.modules, "windowed", SimpleNamespace(RECIPE=Windowed()))
+    for find in (lambda: suites.resolve("windowed:RECIPE"), lambda: load.base_spec(Windowed(), None, DataSpec(), 1)):
+        with pytest.raises(ValueError, match="Windowed is none of the classes of recipes, .* write a builder"):
+            find()
