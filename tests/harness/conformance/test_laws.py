@@ -375,6 +375,12 @@ def test_documentation_has_the_causes_of_every_law() -> None:
     assert sorted(CAUSES) == list(range(1, len(law_runner.LAWS) + 1))
 
 
+def test_documentation_has_the_vocabularies_that_a_builder_must_accept() -> None:
+    page = (ROOT / "docs" / "your-own-variant.md").read_text(encoding="utf-8")
+    source, target = models_under_test.SOURCE_VOCABULARY_SIZE, models_under_test.TARGET_VOCABULARY_SIZE
+    assert f"vocabularies of {source} source and {target} target words" in " ".join(page.split())
+
+
 def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
     assert models_under_test.threads() == thread_environment(1, None)
     assert torch.get_num_threads() == 1
