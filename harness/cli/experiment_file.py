@@ -65,11 +65,11 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
         OSError: The file cannot be read.
         ValueError: The file is not TOML, or a key or value is not accepted; the message names both.
     """
+    if path.stat().st_size > LARGEST_BYTES:
+        raise ValueError(f"{path}: larger than {LARGEST_BYTES:,} bytes; expected an experiment file")
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ValueError(f"{path}: larger than {LARGEST_BYTES:,} bytes; expected an experiment file")
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of text, of TOML, of a long number; of deep nesting
         raise ValueError(f'{path}: {error}; expected TOML, with text in quotes, such as suite = "quick"') from error
     actions = {action.dest: action for action in parser._actions if action.dest not in NOT_READ}
     arguments: list[str] = []
@@ -81,7 +81,7 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
         try:
             words = list(_words(action, value))
             parser.parse_known_args(words)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {key}: {error}") from error
         arguments += words
     return arguments
@@ -142,7 +142,7 @@ def save(arguments: argparse.Namespace) -> None:
     text = "\n".join([*_lines(options), *_tables(getattr(arguments, "variant", None) or (), arguments.set)]) + "\n"
     if not path.exists():
         write_bytes(path, text.encode())
-    elif path.read_text(encoding="utf-8") != text:
+    elif path.read_bytes() != text.encode():
         raise ValueError(f"{path}: the file exists and has other options; give another name")
 
 

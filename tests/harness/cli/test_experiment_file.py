@@ -76,7 +76,11 @@ def test_setting_of_one_variant_applies_to_its_runs_only(capsys: pytest.CaptureF
         ("config = 'experiment.toml'", "experiment.toml: unknown key 'config'"),
         ("[variant.papr]", "did you mean 'paper'?"),
         ("[set]\nrecipe.layer = 1", "did you mean 'recipe.layers'?"),
+        (f"seed = {'9' * 5_000}", "experiment.toml: Exceeds the limit"),
+        (f"note = {'[' * 5_000}", "experiment.toml: maximum recursion depth exceeded"),
+        (f"set{'.a' * 3_000} = 1", "experiment.toml: set: maximum recursion depth exceeded"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_bad_experiment_file_is_one_line_that_names_the_key(content: str, message: str, refused: Refused) -> None:
     Path("experiment.toml").write_text(content, encoding="utf-8")
@@ -86,6 +90,8 @@ def test_bad_experiment_file_is_one_line_that_names_the_key(content: str, messag
 def test_refused_command_writes_no_experiment_file(refused: Refused) -> None:
     refused(["bench", "--save-config", "experiment.toml", "--dry-run"], "experiment.toml: the file exists and has ")
     assert Path("experiment.toml").read_text(encoding="utf-8") == EXPERIMENT
+    Path("picture.toml").write_bytes(b"\xff")
+    refused(["bench", "--save-config", "picture.toml", "--dry-run"], "picture.toml: the file exists and has other ")
     refused(["bench", "--variant", "papr", "--save-config", "saved.toml", "--dry-run"], "did you mean 'paper'?")
     assert not Path("saved.toml").exists()
 
