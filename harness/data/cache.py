@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from harness.storage.leftovers import Leftover, is_abandoned
 
 CONTENTS = "contents.json"
 ENTRIES = ("prepared", "handed")
+ENTRY = re.compile("[0-9a-f]{64}")
+"""The name of an entry: a SHA-256."""
 PARTIAL = ".writing-"
 TURN_SECONDS = 20.0
 
@@ -134,10 +137,10 @@ def leftovers() -> Iterator[Leftover]:
             if path.name.startswith(PARTIAL):
                 if is_abandoned(path):
                     yield Leftover(path, "partial write of a process that is gone")
-            elif path.is_dir() and read_description(path) is None and is_abandoned(path):
+            elif ENTRY.fullmatch(path.name) and read_description(path) is None and is_abandoned(path):
                 yield Leftover(path, "entry of the cache that cannot be read")
-    for path in sorted((folder() / "multi30k").glob(".*")):
-        if path.is_file() and is_abandoned(path):
+    for path in sorted((folder() / "multi30k").glob(f".*{files.PARTIAL}")):
+        if is_abandoned(path):
             yield Leftover(path, "partial download")
 
 

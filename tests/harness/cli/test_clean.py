@@ -75,6 +75,17 @@ def test_clean_removes_leftovers_and_nothing_else(folder: Path, capsys: pytest.C
     assert capsys.readouterr().out.endswith("Nothing to clean.\n")
 
 
+def test_clean_leaves_what_the_cache_has_not_written(folder: Path) -> None:
+    names = [f"prepared/{'a' * 64}/it", "multi30k/.train.de.x.bakeoff.partial", "prepared/mine/it", "multi30k/.mine"]
+    for path in (cache.folder() / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        for changed in (path, path.parent):
+            os.utime(changed, (0, time.time() - OLD_SECONDS))
+    assert main(["clean", "--results", str(folder / "results")]) == 0
+    assert [name for name in names if (cache.folder() / name).exists()] == ["prepared/mine/it", "multi30k/.mine"]
+
+
 def test_clean_locked_run_is_left_alone(folder: Path) -> None:
     results = folder / "results"
     with locks.hold(results, finished(results)):
