@@ -182,12 +182,11 @@ def run_names(results: Path) -> list[str]:
         bench = results_folders.command_on(results, "bench")
         raise ValueError(f"{results}: there is no such folder; train runs with: {bench}")
     traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, run_store.WEIGHTS)
-    names = sorted(
+    names = [
         path.name
-        for path in results.iterdir()
-        if path.is_dir() and not path.name.startswith(".")
+        for path in results_folders.run_folders(results)
         if any((path / trace).exists() for trace in traces) or checkpoint_files.exists(results, path.name)
-    )
+    ]
     if not names:
         raise ValueError(run_store.no_record(results))
     return names

@@ -80,7 +80,7 @@ def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path)
 def _begun(results: Path) -> dict[str, str]:
     """Return the state of each run that has no record yet, by its id."""
     states = {}
-    for folder in sorted(path for path in results.glob("[!.]*") if path.is_dir()):
+    for folder in results_folders.run_folders(results):
         if run_store.has(results, folder.name, run_store.RECORD):
             continue
         if locks.is_held(results, folder.name):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.storage import checkpoint_files, files, locks, run_store
+from harness.storage.results_folders import run_folders
 
 ABANDONED_SECONDS = 3_600.0
 """Partial writes of this age are abandoned: no write takes an hour."""
@@ -41,9 +42,8 @@ class Leftover:
 
 def of_results(results: Path) -> Iterator[Leftover]:
     """Yield the leftovers of every run that no process is working on."""
-    folders = sorted(path for path in results.glob("*") if path.is_dir() and not path.is_symlink())
-    for folder in folders:
-        if not folder.name.startswith(".") and not locks.is_held(results, folder.name):
+    for folder in run_folders(results):
+        if not folder.is_symlink() and not locks.is_held(results, folder.name):
             yield from _of_run(results, folder)
 
 

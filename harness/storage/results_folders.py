@@ -1,4 +1,4 @@
-"""The default folder of results, the folders of experiments in it, and the options that choose them."""
+"""The default folder of results, the folders in one, and the options that choose one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from harness.text import command_line
 RESULTS = Path("results/local")
 EXPERIMENT = re.compile(r"(?!(ablation|speed|quick|standard|full)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
 """The names of experiments, whose folders are in `RESULTS`; the names left out are folders of reports."""
+
+NO_RUN = "lost+found"
+"""A folder at the root of a disk that only root may read."""
+
+
+def run_folders(results: Path) -> list[Path]:
+    """Return the folders that may be those of runs. Raises: OSError if a folder of results cannot be read."""
+    folders = [path for path in results.iterdir() if path.is_dir()] if results.is_dir() else []
+    return sorted(path for path in folders if not path.name.startswith(".") and path.name != NO_RUN)
 
 
 def list_command(results: Path) -> str:

@@ -31,7 +31,7 @@ from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RECORD_SCHEMA, RunRecord, misfits, record_from_json
 from harness.storage.results_folders import RESULTS as RESULTS
-from harness.storage.results_folders import command_on, list_command
+from harness.storage.results_folders import command_on, list_command, run_folders
 from harness.text import brief, did_you_mean, first_few
 from impls.contract import Arrays, Numbers
 
@@ -185,7 +185,7 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
 
 
 def _stored_ids(results: Path) -> list[str]:
-    return sorted(path.parent.name for path in results.glob(f"*/{RECORD}"))
+    return [folder.name for folder in run_folders(results) if os.path.exists(folder / RECORD)]
 
 
 def usable_record(results: Path, run_id: str, complain: Callable[[str], None] | None = None) -> RunRecord | None:

@@ -6,6 +6,7 @@ After each, the old file is unchanged, nothing else is in the folder, and the er
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import itertools
 import os
@@ -355,6 +356,43 @@ def test_file_of_a_command_without_space_is_named_and_not_left_empty(
     process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert process.stderr.removeprefix("bakeoff: ") == f"{name}: File too large\n"
     assert contents(tmp_path) == {}
+
+
+READING = """
+import sys
+from harness.cli.main import main
+print("ENDS", *[main([command, "--results", sys.argv[1]]) for command in ("list", "clean", "score", "check")])
+"""
+
+
+def obey_permissions() -> None:
+    """Let permissions apply to root too, by giving up two capabilities."""
+    if sys.platform == "linux":
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP, which applies to the next program
+
+
+@pytest.mark.parametrize("closed", [".", "lost+found"])
+def test_commands_name_a_results_folder_that_they_cannot_read_and_pass_over_lost_and_found(
+    tmp_path: Path, closed: str
+) -> None:
+    save_record(tmp_path / "results", 1)
+    folder = tmp_path / "results" / closed
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BAKEOFF_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", READING, str(tmp_path / "results")]
+    process = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, preexec_fn=obey_permissions
+    )
+    folder.chmod(0o700)
+    refused = f"bakeoff: {tmp_path / 'results'}: Permission denied\n"
+    if closed == ".":
+        assert process.stdout.splitlines()[-1] == "ENDS 2 2 2 2", process.stdout
+        assert process.stderr == 4 * refused
+    else:  # the record is read, and has no translations
+        assert process.stdout.splitlines()[-1] == "ENDS 0 0 2 1", process.stderr
+        assert "Permission denied" not in process.stderr
 
 
 def harness(*words: object, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
