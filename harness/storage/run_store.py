@@ -130,12 +130,14 @@ def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | No
 
 
 def check_version(results: Path, run_id: str) -> None:
-    """Raise ValueError if a run has an undamaged record of another schema, which a new run would replace."""
+    """Raise ValueError for a record that a new run would replace: of another schema, or perhaps undamaged."""
     path = run_folder(results, run_id) / RECORD
     try:
-        schema = files.read_sealed(path).get("schema")
-    except ValueError:
+        schema = files.unsealed(files.parse_json(files.read_bytes(path, files.JSON_BYTES))).get("schema")
+    except (FileNotFoundError, ValueError):
         return  # missing or damaged
+    except OSError as error:  # of the disk, the network or a permission
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); a new run would replace it") from error
     if schema != RECORD_SCHEMA:
         raise ValueError(f"{path}: a record of another version of this software: use that version or another --results")
 

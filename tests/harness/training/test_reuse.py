@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import shutil
@@ -79,6 +80,19 @@ def test_record_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
         train.run(run, tmp_path)
     assert path.read_bytes() == content
     assert [entry.name for entry in path.parent.iterdir()] == [run_store.RECORD]
+
+
+def test_record_that_cannot_be_read_is_refused_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    run = spec(updates=2)
+    path = run_store.save_record(tmp_path, replace(record(), id=run.id, spec=run))
+    content = path.read_bytes()
+    monkeypatch.setattr(files, "read_bytes", fail)
+    with pytest.raises(ValueError, match=r"record\.json: cannot be read \(Input/output error\); a new run would"):
+        train.run(run, tmp_path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
