@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -119,9 +120,17 @@ def command(arguments: argparse.Namespace) -> int:
     with SignalGuard() as guard:
         with guard.interruptible():
             plan, dataset = _plan(arguments)
+            _check_writable(arguments.results)
             _announce(plan)
         with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
             return _measure(plan, dataset, Path(folder), arguments, guard)
+
+
+def _check_writable(results: Path) -> None:
+    """Raise ValueError if a folder cannot be written to, which would be noticed only after the measurement."""
+    existing = next(path for path in (results, *results.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"{existing}: cannot be written to, and the document is stored there; use another --results")
 
 
 def _render_stored(arguments: argparse.Namespace) -> int:
@@ -157,8 +166,8 @@ def _measure(
     from harness.speed.assemble import assemble
 
     document = assemble(measurement, reason=reason)
+    say(speed_report.terminal(document))  # first: the disk may be full
     path = speed_document.save(arguments.results, document)
-    say(speed_report.terminal(document))
     if reason:
         warn(f"{reason}; its processes are ended; what was measured so far: {path}")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ from harness.cli import speed
 from harness.cli.main import main, parser
 from harness.data.dataset import Dataset
 from harness.processes import machine
+from harness.reporting import speed_report
 from harness.reporting.formatting import significant_digits
 from harness.speed import speed_document
 from harness.speed.measurement import Measurement
@@ -116,6 +118,30 @@ def test_speed_interrupted_keeps_complete_rounds(tmp_path: Path) -> None:
     assert document.subjects[0].evaluation is not None
     page = (tmp_path / "reports" / "speed" / "index.md").read_text(encoding="utf-8")
     assert "Incomplete: interrupted by SIGINT" in page
+
+
+def test_speed_measures_nothing_that_it_cannot_store(
+    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(speed, "Measurement", None)
+    command = [*TOY, "--variant", "learned_positions", "--baseline", "none", "--results", str(tmp_path / "new")]
+    refused(command, f"{tmp_path}: cannot be written to, and the document is stored there")
+    assert not list(tmp_path.iterdir())
+
+
+def test_speed_prints_what_it_has_measured_if_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, full = speed_factory.document(), OSError(errno.ENOSPC, "No space left on device", "x.json")
+    monkeypatch.setattr(speed, "Measurement", Mock())
+    monkeypatch.setattr("harness.speed.assemble.assemble", lambda *_, **__: document)
+    monkeypatch.setattr(speed_document, "save", Mock(side_effect=full))
+    command = [*TOY, "--variant", "learned_positions", "--baseline", "none", "--results", str(tmp_path)]
+    assert main(command) == 2
+    printed = capsys.readouterr()
+    assert printed.err.endswith("bakeoff: x.json: No space left on device\n")
+    assert speed_report.terminal(document) in printed.out
 
 
 @pytest.mark.parametrize(
