@@ -36,7 +36,9 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
 
 
 def _folder(text: str) -> Path:
-    """Check the path of a folder, which need not exist."""
+    """Check the path of a folder, which need not exist. An empty one is that of a shell variable without value."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no folder; give . for the current one")
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a file, not a folder")

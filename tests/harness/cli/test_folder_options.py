@@ -69,6 +69,11 @@ def test_experiment_with_a_folder_is_refused(folder: str, is_first: bool, refuse
     refused(["report", *words], f"{folder.split('=')[0]} with --experiment mine: give one or the other")
 
 
+@pytest.mark.parametrize("words", [["clean", "--results", ""], ["report", "--reports="], ["list", "--results="]])
+def test_folder_without_a_name_is_refused(words: list[str], refused: Refused) -> None:
+    refused(words, "'' names no folder; give . for the current one")
+
+
 def test_message_about_an_empty_experiment_names_it(refused: Refused) -> None:
     for command in ("check", "report"):
         refused([command, "--experiment", "v1.2_a-B"], "with: python -m harness bench --experiment v1.2_a-B\n")
