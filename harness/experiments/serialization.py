@@ -30,6 +30,9 @@ RECIPE_TYPES: dict[str, type[Recipe]] = {
 HEAD_FIELDS = ("schema", "family")
 """Class variables that JSON objects carry in addition to the fields of a dataclass, before them."""
 
+MOST_DIGITS = 40
+"""The most digits of a whole number in a stored file."""
+
 
 def canonical_json(value: Any) -> str:
     """Return JSON text with sorted keys and no spaces. Raises: ValueError for NaN and infinity."""
@@ -105,9 +108,12 @@ def parse(kind: Any, text: str) -> Any:
     if text.lower() == "none" and type(None) in typing.get_args(kind):
         return None
     try:
-        return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_strings(text)
+        value = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_strings(text)
     except ValidationError as error:
         raise ValueError(_expected(_first(error))) from None
+    if isinstance(value, int) and len(str(value)) > MOST_DIGITS:
+        raise ValueError(f"expected at most {MOST_DIGITS} digits")
+    return value
 
 
 def json_schema(kind: Any) -> dict[str, Any]:

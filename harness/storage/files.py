@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from harness.experiments.serialization import canonical_json, json_digest
+from harness.experiments.serialization import MOST_DIGITS, canonical_json, json_digest
 
 try:
     import fcntl
@@ -272,7 +272,7 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_int(text: str) -> int:
-    return int(text) if len(text) <= 40 else _reject_number(text)
+    return int(text) if len(text) <= MOST_DIGITS else _reject_number(text)
 
 
 def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
         ("recipe.width=1.5", "'1.5' does not fit: expected an integer"),
         ("recipe.dropout=2", "dropout=2.0: expected"),
         ("recipe.dropout=nan", "dropout=nan: 'nan' does not fit: expected a finite number"),
+        (f"updates={10**40}", "does not fit: expected at most 40 digits"),  # no record with more could be read
         ("recipe.activation=gleu", "activation='gleu': expected 'relu'"),
         ("data.tokenizer=spicy", "did you mean 'spacy'?"),
         ("seed.x=3", "there is no setting 'seed.x'; did you mean 'seed'?"),
