@@ -78,10 +78,9 @@ def wrap(
 
     - `encode(source)` returns the memory: a tensor, or nested tuples, lists or dicts of tensors whose first dimension
       is the sentence. `source` [B,S] holds `<sos>`, the tokens and `<eos>`.
-    - `decode(memory, target_in)` returns the logits of the next token at each position, [B,T,V], and the attention
-      weights on the source, [B,T,S] or [B,layers,heads,T,S], which are 0 at padding and sum to 1 over S; a model
-      without attention returns the logits alone. `target_in` [B,T] begins with `<sos>`. Logits may depend on earlier
-      positions only.
+    - `decode(memory, target_in)` returns the logits of the next token at each position, [B,T,V], and the weights of
+      source attention, [B,T,S] or [B,layers,heads,T,S], 0 at padding and with the sum 1; without attention, the logits
+      alone. `target_in` [B,T] begins with `<sos>`. Logits may depend on earlier positions only.
     - `step(memory, state, last)` is optional and makes decoding faster. It returns the logits [B,V] after the tokens
       `last` [B], and a new state, structured like the memory. `state` is None before the first token. Without it,
       `decode` runs again on the whole prefix for each token.
