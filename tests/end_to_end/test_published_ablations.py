@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_pages import ABLATION, LAYERS, NORM_ORDER, SMALLER, TUTORIAL_SIZE, TYING
+from published_pages import ABLATION, LAYERS, LAYERS_TEN_EPOCHS, SMALLER, TUTORIAL_SIZE, TYING
 from published_records import (
     FOLDERS,
     RECORDS,
@@ -25,6 +25,10 @@ from harness.execution import rate_tuning
 from harness.experiments.run_names import flat_settings
 from harness.storage.records import RunRecord
 from impls.recipes import LEARNED_POSITIONS
+
+
+def by_budget(folder: Path) -> dict[str, list[RunRecord]]:
+    return grouped(FOLDERS[folder], lambda run: run.spec.budget)
 
 
 def assert_effects_are_published(text: str, pages: str, count: int) -> None:
@@ -43,7 +47,7 @@ def assert_effects_are_published(text: str, pages: str, count: int) -> None:
     ],
 )
 def test_results_page_repeats_the_ablation(folder: Path, title: str, pages: str, effects: int) -> None:
-    budgets = grouped(FOLDERS[folder], lambda run: run.spec.budget)
+    budgets = by_budget(folder)
     cells = grouped(budgets["controlled"], positions_and_init)
     assert {len(records) for records in cells.values()} == {5}
     text = section(title)
@@ -84,7 +88,7 @@ def test_results_page_repeats_the_chosen_rates(folder: Path) -> None:
 
 
 def test_results_page_repeats_where_pilots_chose_wrongly() -> None:
-    budgets = grouped(FOLDERS[ABLATION], lambda run: run.spec.budget)
+    budgets = by_budget(ABLATION)
     tuned, fixed = (grouped(budgets[name], positions_and_init) for name in ("tuned", "controlled"))
     pairs = [("rotary", "width"), ("alibi", "width")]
     rows = [(lowest_loss_and_bleu(tuned[pair]), lowest_loss_and_bleu(fixed[pair])) for pair in pairs]
@@ -94,7 +98,7 @@ def test_results_page_repeats_where_pilots_chose_wrongly() -> None:
 
 
 def test_results_page_repeats_the_tuned_ablation() -> None:
-    budgets = grouped(FOLDERS[SMALLER], lambda run: run.spec.budget)
+    budgets = by_budget(SMALLER)
     fixed, tuned = (grouped(budgets[name], positions_and_init) for name in ("controlled", "tuned"))
     assert {len(runs) for runs in (*fixed.values(), *tuned.values())} == {5}
     text = section("The same at a smaller size")
@@ -121,7 +125,7 @@ def changed_level(record: RunRecord) -> str:
 
 
 def test_results_page_repeats_the_ablation_of_layers() -> None:
-    pilots, runs = (grouped(FOLDERS[LAYERS], lambda run: run.spec.budget)[budget] for budget in ("pilot", "controlled"))
+    pilots, runs = (by_budget(LAYERS)[budget] for budget in ("pilot", "controlled"))
     levels = grouped(runs, changed_level)
     assert {len(records) for records in levels.values()} == {5}
     text = section("Norms, activations and feed-forward")
@@ -134,28 +138,40 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
     assert_effects_are_published(text, "layers/ablation", 2 * (len(levels) - 1))
 
 
-def test_results_page_repeats_the_longer_ablation_of_norm_order() -> None:
-    pilots, runs = (
-        grouped(grouped(FOLDERS[NORM_ORDER], lambda run: run.spec.budget)[budget], changed_level)
-        for budget in ("pilot", "controlled")
-    )
-    text = section("Norm order after ten epochs")
-    for level, records in runs.items():
+def test_results_page_repeats_the_ablation_of_layers_after_ten_epochs() -> None:
+    levels = grouped(by_budget(LAYERS_TEN_EPOCHS)["controlled"], changed_level)
+    text = section("Norms and activations after ten epochs")
+    for level, records in levels.items():
         assert sorted(record.spec.seed for record in records) == list(range(5))
         assert {(record.spec.training.peak_rate, record.spec.training.epochs) for record in records} == {(0.001, 10)}
         loss, bleu = lowest_loss_and_bleu(records)
         epochs = [min(run.curve, key=lambda epoch: epoch.validation_loss or math.inf).epoch for run in records]
-        losses = {run.spec.training.peak_rate: lowest_loss_and_bleu([run])[0] for run in pilots[level]}
-        cells = [f"`{level}`", loss, bleu, f"{min(epochs)} to {max(epochs)}", losses[0.0005], losses[0.001]]
-        assert f"| {' | '.join(cells)} |" in text
-    assert_effects_are_published(text, "norm-order/ablation", 2)
+        assert f"| `{level}` | {loss} | {bleu} | {min(epochs)} to {max(epochs)} |" in text
+    table, _, tuned = text.partition("**Pilots with one seed")
+    assert_effects_are_published(table, "layers-ten-epochs/ablation", 2 * (len(levels) - 1))
+    assert_effects_are_published(tuned, "norm-order/ablation", 2)
+
+
+def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> None:
+    budgets = {name: grouped(runs, changed_level) for name, runs in by_budget(LAYERS_TEN_EPOCHS).items()}
+    assert {level: rate_tuning.choose(pilots).rate for level, pilots in budgets["pilot"].items()} == {
+        "base": 0.0005,
+        "norm_order=pre": 0.001,
+    }
+    pilots = {run.spec.training.peak_rate: lowest_loss_and_bleu([run])[0] for run in budgets["pilot"]["base"]}
+    (loss, bleu), (other_loss, other_bleu) = (
+        lowest_loss_and_bleu(budgets[name]["base"]) for name in ("tuned", "controlled")
+    )
+    text = joined(section("Norms and activations after ten epochs"))
+    assert f"a loss of {pilots[0.0005]} instead of {pilots[0.001]}" in text
+    assert f"loss {loss} instead of {other_loss}, BLEU {bleu} instead of {other_bleu}" in text
 
 
 def test_results_page_repeats_the_runs_on_tying() -> None:
     text = section("Why is `paper` ahead?")
     controlled = [run for run in RECORDS if run.spec.budget == "controlled"]
     paper = [run for run in controlled if (run.spec.variant, run.spec.seed) == ("paper", 0)]
-    budgets = grouped(FOLDERS[TYING], lambda run: run.spec.budget)
+    budgets = by_budget(TYING)
     pilots = grouped(budgets["pilot"], positions_and_tying)
     assert {rate_tuning.choose(runs).rate for runs in pilots.values()} == {0.001}
     assert "(0.001 for all, chosen by runs with another seed)" in text
