@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from published_pages import ABLATION, LAYERS, LAYERS_TEN_EPOCHS, SMALLER, TUTORIAL_SIZE, TYING
 from published_records import (
     FOLDERS,
@@ -165,6 +166,23 @@ def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> N
     text = joined(section("Norms and activations after ten epochs"))
     assert f"a loss of {pilots[0.0005]} instead of {pilots[0.001]}" in text
     assert f"loss {loss} instead of {other_loss}, BLEU {bleu} instead of {other_bleu}" in text
+
+
+@pytest.mark.parametrize(
+    ("pages", "level", "sentence"),
+    [
+        ("layers", "pre", "is {} BLEU below post-norm, and"),
+        ("layers", "none", "and no norm {} below LayerNorm."),
+        ("layers-ten-epochs", "none", "no norm is {} below ({} to {})."),
+        ("layers-ten-epochs", "pre", "Its BLEU is {} lower ({} to {}), which is inconclusive"),
+    ],
+)
+def test_readme_repeats_the_effects_of_norms(pages: str, level: str, sentence: str) -> None:
+    page = (REPORTS / pages / "ablation" / "index.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| [^|]*\| `{level}` \|(?: [^|]+ \|){{3}} −([^|]+)\|", page, re.MULTILINE)
+    effect, high, low = re.findall(r"\d\.\d\d", row)
+    assert sentence.format(effect, low, high) in joined((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert ("inconclusive" in sentence) == ("&#126;" in row)
 
 
 def test_results_page_repeats_the_runs_on_tying() -> None:
