@@ -153,7 +153,7 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
     """Read as much as possible of the record in the folder `name`."""
     path = run_store.run_folder(results, name) / run_store.RECORD
     stored = StoredRun(results, name, context)
-    if not os.path.lexists(path):
+    if not files.may_exist(path):
         return replace(stored, unreadable=f"there is no {run_store.RECORD}")
     try:
         raw = files.read_json(path)

@@ -65,7 +65,7 @@ def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
     tuned = all(effects.study is not study for effects in studies)
     rate = ", a learning rate tuned for each recipe" if tuned else ", one learning rate for all recipes"
-    return f"{start}Measured {_setting(study)}{rate}; other sizes and longer training may rank the fields differently."
+    return f"{start}Measured {_setting(study)}{rate}; effects may differ at other sizes and with longer training."
 
 
 def warnings(analysis: Analysis) -> list[str]:

@@ -192,6 +192,15 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}") from error
 
 
+def may_exist(path: Path) -> bool:
+    """Return whether a file exists, or its folder may not be read."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True
+
+
 def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
     """Return the content of a file. Raises: as `reading`, and ValueError if the file grows meanwhile."""
     with reading(path, most, links=links) as file:

@@ -114,7 +114,7 @@ def save_record(results: Path, record: RunRecord) -> Path:
 def load_record(results: Path, run_id: str) -> RunRecord | None:
     """Return a stored record, or None if there is none."""
     path = run_folder(results, run_id) / RECORD
-    if not os.path.lexists(path):
+    if not files.may_exist(path):
         return None
     with files.naming(path):
         record = record_from_json(files.read_sealed(path))
@@ -187,7 +187,7 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
 
 
 def _stored_ids(results: Path) -> list[str]:
-    return [folder.name for folder in run_folders(results) if os.path.exists(folder / RECORD)]
+    return [folder.name for folder in run_folders(results) if files.may_exist(folder / RECORD)]
 
 
 def usable_record(results: Path, run_id: str, complain: Callable[[str], None] | None = None) -> RunRecord | None:

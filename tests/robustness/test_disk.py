@@ -372,10 +372,8 @@ def obey_permissions() -> None:
             ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP, which applies to the next program
 
 
-@pytest.mark.parametrize("closed", [".", "lost+found"])
-def test_commands_name_a_results_folder_that_they_cannot_read_and_pass_over_lost_and_found(
-    tmp_path: Path, closed: str
-) -> None:
+@pytest.mark.parametrize("closed", [".", RECORD.id, "lost+found"])
+def test_commands_name_a_folder_that_they_cannot_read_and_pass_over_lost_and_found(tmp_path: Path, closed: str) -> None:
     save_record(tmp_path / "results", 1)
     folder = tmp_path / "results" / closed
     folder.mkdir(exist_ok=True)
@@ -390,6 +388,10 @@ def test_commands_name_a_results_folder_that_they_cannot_read_and_pass_over_lost
     if closed == ".":
         assert process.stdout.splitlines()[-1] == "ENDS 2 2 2 2", process.stdout
         assert process.stderr == 4 * refused
+    elif closed == RECORD.id:
+        assert process.stdout.splitlines()[-1] == "ENDS 2 2 2 2", process.stderr
+        named = f"bakeoff: {folder / 'record.json'}: cannot be read (Permission denied)\n"
+        assert process.stderr.count(named) == 2  # list and score, which read the other records
     else:  # the record is read, and has no translations
         assert process.stdout.splitlines()[-1] == "ENDS 0 0 2 1", process.stderr
         assert "Permission denied" not in process.stderr
