@@ -76,7 +76,10 @@ def check_descriptors(jobs: int) -> None:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        most = max(1, (hard - SPARE_DESCRIPTORS) // DESCRIPTORS)
+        most = (hard - SPARE_DESCRIPTORS) // DESCRIPTORS
+        if most < 1:
+            least = DESCRIPTORS + SPARE_DESCRIPTORS
+            raise ValueError(f"a process may open {hard} files (ulimit -n): expected at least {least}")
         raise ValueError(f"jobs={jobs}: expected at most {most} where a process may open {hard} files (ulimit -n)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

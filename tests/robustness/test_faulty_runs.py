@@ -184,6 +184,9 @@ def test_too_many_jobs_for_the_limit_on_open_files_raise(runs: FaultyRuns) -> No
     runs.patch.setattr(resource, "setrlimit", lambda which, limits: raised.append(limits))
     local.check_descriptors(12)
     assert raised == [(100, 100)]
+    runs.patch.setattr(resource, "getrlimit", lambda which: (32, 32))
+    with pytest.raises(ValueError, match=r"a process may open 32 files \(ulimit -n\): expected at least 67"):
+        local.check_descriptors(1)
 
 
 def test_200_failing_runs_leak_no_descriptors(runs: FaultyRuns) -> None:
