@@ -53,6 +53,13 @@ def test_set_changes_the_base_and_every_cell() -> None:
     assert {spec.recipe.dropout for spec in specs} == {0.0}
 
 
+def test_seed_of_the_pilots_is_refused_for_the_compared_runs() -> None:
+    line = ["ablate", *TINY, "--field", "norm", "--seed", "999-1000"]
+    assert len(planned(line)) == 4 * 2
+    with pytest.raises(ValueError, match="--seed 1000 with --tune-rate: the pilots have this seed"):
+        planned([*line, "--tune-rate", "1e-3,2e-3"])
+
+
 def test_base_can_be_an_external_recipe() -> None:
     Path("mine_to_ablate.py").write_text(
         "from dataclasses import replace\nfrom impls.recipes import PAPER\nMINE = replace(PAPER, positions='rotary')\n"
