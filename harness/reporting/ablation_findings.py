@@ -257,7 +257,7 @@ def limits(analysis: Analysis) -> list[str]:
 
 def _seed_limit(studies: Sequence[StudyEffects]) -> str:
     if {len(effects.study.seeds) for effects in studies} == {1}:
-        return "Each recipe ran once, so seed noise is unknown and no effect is marked as significant."
+        return "Each recipe ran once, so seed noise is unknown and no effect is tested over seeds."
     tested = [effect for effects in studies for _, effect in effects.each() if effect.tested == "seeds"]
     if not tested:
         return f"There is no interval and no test: they need {LEAST_SEEDS} seeds of the base and a recipe."

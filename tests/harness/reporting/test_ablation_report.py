@@ -106,7 +106,10 @@ def test_one_seed_gives_no_interval_and_a_warning() -> None:
     effect = effect_of(analysis.studies[0].fields, "activation", "tanh")
     assert effect.mean == pytest.approx(0.5)
     assert (effect.low, effect.high, effect.significant) == (None, None, False)
-    assert any("seed noise is unknown" in line for line in ablation_findings.limits(analysis))
+    assert any(
+        "seed noise is unknown and no effect is tested over seeds" in line
+        for line in ablation_findings.limits(analysis)
+    )
     assert "1 seed is too few for a claim, which needs 5" in ablation_findings.headline(analysis).finding
 
 
