@@ -189,8 +189,11 @@ class Runs:
             allow: The name of a difference in settings to accept, or several names.
 
         Raises:
-            ValueError: A name is unknown or ambiguous, or the runs are not comparable.
+            ValueError: A side is no run or name, a name is unknown or ambiguous, or the runs are not comparable.
         """
+        for side in (first, second):
+            if not isinstance(side, str | Path | TrainedRun):
+                raise ValueError(f"compare: expected a run, or the name of a variant or run, not {brief(side)}")
         from harness.analysis import comparability, comparison, selection
 
         names = [str(side.results / side.id) if isinstance(side, TrainedRun) else side for side in (first, second)]

@@ -224,6 +224,14 @@ def test_compare_of_runs_allows_a_difference_by_its_name() -> None:
         runs.compare(controlled, source, allow=["budget", "budgt"])
 
 
+@pytest.mark.parametrize("side", [0, None, api.Runs((), PUBLISHED)], ids=["int", "None", "Runs"])
+def test_compare_says_what_a_side_is(side: Any) -> None:
+    runs = harness.load(PUBLISHED)
+    for sides in (side, "paper"), ("paper", side):
+        with pytest.raises(ValueError, match="^compare: expected a run, or the name of a variant or run, not "):
+            runs.compare(*sides)
+
+
 def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = harness.load(PUBLISHED).filter(budget="source").report(tmp_path / "report")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
