@@ -134,7 +134,9 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
     if arguments.pilot_epochs and not arguments.tune_rate:
         raise ValueError("--pilot-epochs without --tune-rate: give the learning rates to try, such as 5e-4,1e-3,2e-3")
     if arguments.tune_rate and rate_tuning.PILOT_SEED in (arguments.seed or ()):
-        raise ValueError(f"--seed {rate_tuning.PILOT_SEED} with --tune-rate: the pilots have this seed; give other seeds")
+        raise ValueError(
+            f"--seed {rate_tuning.PILOT_SEED} with --tune-rate: the pilots have this seed; give other seeds"
+        )
     suite = sweep.choose_suite(arguments, arguments.framework or "torch")
 
     def build(data: DataSpec) -> list[RunSpec]:

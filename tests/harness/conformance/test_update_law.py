@@ -1,4 +1,4 @@
-"""The directions and the step lengths of law 14."""
+"""Laws about updates: the learning rates of law 10, and the directions and step lengths of law 14."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from small_models import BASE, subject
 
 import impls
+from examples.lstm_attention import LstmAttention
 from harness.conformance import update_law
 from harness.conformance.assertions import LawViolated
 from harness.conformance.dropout_law import MaskReader, _rates
@@ -33,6 +34,16 @@ def test_update_law_accepts_a_model_of_the_tutorials_size() -> None:
     """Its loss is so curved that the longer steps of finite differences disagree with the gradient."""
     wide = subject(registry.recipe("learned_positions"))
     assert not update_law._loss_gradient(wide, wide.probes()[0], update_law.SUBLAYER)
+
+
+def build_narrow_lstm(*sizes: int, dropout: float | None = None, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: LstmAttention(*sizes, width=32, dropout=dropout or 0.0), *sizes, **settings)
+
+
+def test_law_10_accepts_a_narrow_model() -> None:
+    assert [result.passed for result in check(named("test_update_law:build_narrow_lstm", fast=True), laws={10})] == [
+        True
+    ]
 
 
 def build_with_fixed_smoothing(
