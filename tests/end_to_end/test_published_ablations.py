@@ -119,10 +119,10 @@ def positions_and_tying(record: RunRecord) -> tuple[str, str]:
 
 
 def changed_level(record: RunRecord) -> str:
-    for name in ("norm_order", "norm", "ffn", "activation"):
-        if getattr(record.spec.recipe, name) != getattr(LEARNED_POSITIONS, name):
-            return f"{name}={getattr(record.spec.recipe, name)}"
-    return "base"
+    recipe = record.spec.recipe
+    levels = {name: getattr(recipe, name) for name in ("norm", "norm_order", "ffn", "activation")}
+    changed = {name: level for name, level in levels.items() if level != getattr(LEARNED_POSITIONS, name)}
+    return ", ".join(f"{name}={level}" for name, level in changed.items()) or "base"
 
 
 def test_results_page_repeats_the_ablation_of_layers() -> None:
@@ -141,7 +141,7 @@ def test_results_page_repeats_the_ablation_of_layers() -> None:
 
 def test_results_page_repeats_the_ablation_of_layers_after_ten_epochs() -> None:
     levels = grouped(by_budget(LAYERS_TEN_EPOCHS)["controlled"], changed_level)
-    text = section("Norms and activations after ten epochs")
+    text = section("The same after ten epochs")
     for level, records in levels.items():
         assert sorted(record.spec.seed for record in records) == list(range(5))
         assert {(record.spec.training.peak_rate, record.spec.training.epochs) for record in records} == {(0.001, 10)}
@@ -163,7 +163,7 @@ def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> N
     (loss, bleu), (other_loss, other_bleu) = (
         lowest_loss_and_bleu(budgets[name]["base"]) for name in ("tuned", "controlled")
     )
-    text = joined(section("Norms and activations after ten epochs"))
+    text = joined(section("The same after ten epochs"))
     assert f"a loss of {pilots[0.0005]} instead of {pilots[0.001]}" in text
     assert f"loss {loss} instead of {other_loss}, BLEU {bleu} instead of {other_bleu}" in text
 
