@@ -18,7 +18,18 @@ from harness.reporting import ablation_findings, csv_export, pages, report_secti
 from harness.reporting import ablation_tables as tables
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import MAIN, SECOND
-from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
+from harness.reporting.document import (
+    Block,
+    Disclosure,
+    Document,
+    Figure,
+    Heading,
+    Headline,
+    Items,
+    Links,
+    Table,
+    Text,
+)
 from harness.reporting.formatting import listed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
@@ -49,10 +60,11 @@ def document(
     """Return the report of an ablation and its runs; see `bench_report.document` for the other arguments."""
     records = _records(analysis)
     stored = None if results is None else StoredFiles.of(results)
-    warnings = [*report_sections.warnings(records, failures), *ablation_findings.warnings(analysis)]
+    headline = ablation_findings.headline(analysis)
+    warnings = [*report_sections.warnings(records, failures), *_warnings(analysis, headline)]
     return Document(
         title=f"Ablation: {report_sections.corpora(record.spec.data for record in records)}" if records else "Ablation",
-        headline=ablation_findings.headline(analysis),
+        headline=headline,
         warnings=tuple(warnings),
         about=report_sections.about(records) if records else "",
         blocks=tuple(_blocks(analysis, records, stored, texts or {})) if records else (),
@@ -116,14 +128,20 @@ def sections(analysis: Analysis) -> list[Block]:
     if not any(map(_has_effect, analysis.studies)):
         return []
     limits = Items(tuple(ablation_findings.limits(analysis)))
+    headline = ablation_findings.headline(analysis)
     return [
         Heading("Ablation", slug="ablation"),
-        Text(ablation_findings.headline(analysis).finding),
-        *(Text(line, "warning") for line in ablation_findings.warnings(analysis)),
+        Text(headline.finding),
+        *(Text(line, "warning") for line in _warnings(analysis, headline)),
         *_figures(analysis),
         Disclosure("Effects in numbers", tuple(_tables(analysis)), "effects"),
         Disclosure("What the ablation does not show", (limits,), "limits"),
     ]
+
+
+def _warnings(analysis: Analysis, headline: Headline) -> list[str]:
+    """Return the warnings of an ablation, without the one that is its headline where no effect is known."""
+    return [line for line in ablation_findings.warnings(analysis) if line != headline.finding]
 
 
 def _has_effect(effects: StudyEffects) -> bool:

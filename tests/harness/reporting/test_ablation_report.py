@@ -167,6 +167,19 @@ def test_headline_on_another_than_the_largest_effect_does_not_call_it_the_larges
     assert "norm has the largest effect on the validation loss that can be claimed: +0." in finding
 
 
+@pytest.mark.parametrize(("second", "is_named"), [(0.495, True), (0.3, False)])
+def test_headline_names_a_second_field_that_may_have_as_large_an_effect(second: float, is_named: bool) -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        changes = {"tanh": 0.5, "none": -second}
+        return 2 + sum(changes.get(level, 0.0) for level in levels.values()) + noise(levels, seed)
+
+    records = [*runs({"activation": ("relu", "tanh")}, loss, seeds=5), *runs({"norm": ("none",)}, loss, seeds=5)]
+    finding = ablation_findings.headline(analysed(records)).finding
+    assert "activation has the largest effect on the validation loss: +0." in finding
+    assert ("with tanh instead of relu. That of norm may be as large: −0.4" in finding) == is_named
+    assert finding.endswith("with none instead of layernorm.") == is_named
+
+
 def test_headline_names_the_settings_of_the_study_that_measured_the_effect() -> None:
     norms = [replace(LEARNED_POSITIONS, norm=level) for level in ("layernorm", "rms")]
     positions = [replace(narrow(LEARNED_POSITIONS), positions=level) for level in ("learned", "none")]
@@ -239,4 +252,6 @@ def test_report_without_an_ablation_is_empty() -> None:
     assert ablation_findings.warnings(analysis) == [
         "No ablation: no two runs differ only in the levels of their recipes."
     ]
-    assert ablation_report.document(analysis).blocks == ()
+    report = ablation_report.document(analysis)
+    assert (report.blocks, report.warnings) == ((), ())
+    assert terminal(analysis).count("No ablation") == 1
