@@ -147,10 +147,24 @@ def test_results_page_repeats_the_ablation_of_layers_after_ten_epochs() -> None:
         assert {(record.spec.training.peak_rate, record.spec.training.epochs) for record in records} == {(0.001, 10)}
         loss, bleu = lowest_loss_and_bleu(records)
         epochs = [min(run.curve, key=lambda epoch: epoch.validation_loss or math.inf).epoch for run in records]
-        assert f"| `{level}` | {loss} | {bleu} | {min(epochs)} to {max(epochs)} |" in text
-    table, _, tuned = text.partition("**Pilots with one seed")
-    assert_effects_are_published(table, "layers-ten-epochs/ablation", 2 * (len(levels) - 1))
+        if level == "norm=rms, norm_order=pre":
+            assert f"have a loss of {loss} and {bleu} BLEU (" in joined(text)
+        else:
+            assert f"| `{level}` | {loss} | {bleu} | {min(epochs)} to {max(epochs)} |" in text
+    table, _, rest = text.partition("**Pre-norm is worse with both norms")
+    combined, _, tuned = rest.partition("**RMS norm, GELU")
+    assert_effects_are_published(table, "layers-ten-epochs/ablation", 2 * (len(levels) - 2))
+    assert_effects_are_published(combined, "norm-and-order/ablation", 3)
     assert_effects_are_published(tuned, "norm-order/ablation", 2)
+
+
+def test_documentation_repeats_the_detectable_effect_of_layers_after_ten_epochs() -> None:
+    page = (REPORTS / "layers-ten-epochs" / "ablation" / "index.md").read_text(encoding="utf-8")
+    (detected,) = re.findall(r"detects with 80 % probability, [^\n]*sacreBLEU (\d\.\d\d)\.", page)
+    text = joined(section("The same after ten epochs"))
+    readme = joined((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert f"They find a true difference of {detected} BLEU in 80 % of cases." in text
+    assert f"five seeds often miss a difference below {detected}." in readme
 
 
 def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> None:
@@ -175,11 +189,14 @@ def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> N
         ("layers", "none", "and no norm {} below LayerNorm."),
         ("layers-ten-epochs", "none", "no norm is {} below ({} to {})."),
         ("layers-ten-epochs", "pre", "Its BLEU is {} lower ({} to {}), which is inconclusive"),
+        ("norm-and-order", "pre", "[{} lower](reports/published/norm-and-order/ablation/index.md) ({} to {})."),
     ],
 )
 def test_readme_repeats_the_effects_of_norms(pages: str, level: str, sentence: str) -> None:
     page = (REPORTS / pages / "ablation" / "index.md").read_text(encoding="utf-8")
-    (row,) = re.findall(rf"^\| [^|]*\| `{level}` \|(?: [^|]+ \|){{3}} −([^|]+)\|", page, re.MULTILINE)
+    tables = page.rpartition("**Main effects")[2]
+    row_of_level = rf"^\| [^|]*\| `{level}` \|(?: [^|]+ \|){{3}} −([^|]+)\|"
+    (row,) = re.findall(row_of_level, tables, re.MULTILINE)
     effect, high, low = re.findall(r"\d\.\d\d", row)
     assert sentence.format(effect, low, high) in joined((ROOT / "README.md").read_text(encoding="utf-8"))
     assert ("inconclusive" in sentence) == ("&#126;" in row)
