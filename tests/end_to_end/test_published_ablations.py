@@ -188,8 +188,12 @@ def test_results_page_repeats_that_the_pilots_of_ten_epochs_chose_wrongly() -> N
         ("layers", "pre", "is {} BLEU below post-norm, and"),
         ("layers", "none", "and no norm {} below LayerNorm."),
         ("layers-ten-epochs", "none", "no norm is {} below ({} to {})."),
-        ("layers-ten-epochs", "pre", "Its BLEU is {} lower ({} to {}), which is inconclusive"),
-        ("norm-and-order", "pre", "[{} lower](reports/published/norm-and-order/ablation/index.md) ({} to {})."),
+        ("layers-ten-epochs", "pre", "with LayerNorm alone, its BLEU is {} lower ({} to {}), which is inconclusive"),
+        (
+            "norm-and-order",
+            "pre",
+            "[{} below](reports/published/norm-and-order/ablation/index.md) post-norm ({} to {});",
+        ),
     ],
 )
 def test_readme_repeats_the_effects_of_norms(pages: str, level: str, sentence: str) -> None:
