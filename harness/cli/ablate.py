@@ -198,14 +198,16 @@ def _rates(rates: Sequence[float]) -> str:
 
 
 def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespace) -> None:
-    """Print and write the report; `base` is a run of the base."""
+    """Print and write the report, without runs with a damaged file; `base` is a run of the base."""
     from harness.analysis.ablation import analyse
     from harness.reporting import ablation_report, render_text
 
-    analysis = analyse(records, StoredFiles(arguments.results).sentences, base=base)
+    stored = StoredFiles(arguments.results)
+    readable = report_writing.readable(records, stored)
+    analysis = analyse(readable, stored.sentences, base=base)
     failures = report_writing.check_records(arguments.results, records) if analysis.studies else []
-    texts = report_writing.shown_texts(records, arguments.results)
-    report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
+    texts = report_writing.shown_texts(readable, arguments.results)
+    report = ablation_report.document(analysis, results=stored, texts=texts, failures=failures)
     # First the page: the terminal may be closed.
     page = None
     if analysis.studies:

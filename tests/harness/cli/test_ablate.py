@@ -105,3 +105,23 @@ def test_grid_is_reported_and_only_missing_runs_are_run_again(
     assert main(line) == 0
     assert executed == [records["pre"].id]
     assert page.is_file()
+
+
+def test_run_with_a_damaged_file_is_named_and_left_out_of_the_report(
+    executed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["ablate", *TINY, "--field", "norm=rms,none", "--seed", "0"]
+    assert main(line) == 0
+    records = {record.spec.recipe.norm: record.id for record in run_store.records(Path("results/local"))}
+    assert executed == [records[norm] for norm in ("layernorm", "rms", "none")]
+    with (Path("results/local") / records["rms"] / "hypotheses.jsonl").open("a") as file:
+        file.write("damage")
+    Path("reports/local/ablation/index.md").unlink()
+    capsys.readouterr()
+    assert main(line) == 0
+    (warning,) = (text for text in capsys.readouterr().err.splitlines() if "left out of the report" in text)
+    assert f"{records['rms']}/hypotheses.jsonl: damaged" in warning
+    effects = Path("reports/local/ablation/effects.csv").read_text()
+    assert "norm=none" in effects
+    assert "norm=rms" not in effects
+    assert f"C23 translations: {records['rms']}" in Path("reports/local/ablation/index.md").read_text()
