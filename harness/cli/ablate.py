@@ -121,7 +121,8 @@ def command(arguments: argparse.Namespace) -> int:
             tuned = plan.tuned(result.records)
             finished = reuse.reusable_records(arguments.results, tuned, complain=warn)
             _announce_tuned(plan, tuned, finished)
-        result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
+        result = result.followed_by(sweep.execute(tuned, finished, arguments, earlier=specs))
+        specs = [*specs, *tuned]
     return sweep.conclude(result, specs, arguments.results, lambda: _report(result.records, plan.specs[0], arguments))
 
 

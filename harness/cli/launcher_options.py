@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.cli import options
@@ -61,19 +62,21 @@ def check(arguments: argparse.Namespace) -> None:
     launcher.library(chosen)
 
 
-def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings) -> Outcome:
+def execute(
+    specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings, *, names: Mapping[str, str]
+) -> Outcome:
     results, stream = arguments.results, sys.stderr
     if arguments.launcher == "ray":
         from harness.execution import ray_launcher
 
         address, folder = arguments.address or "auto", arguments.checkpoint_folder
         return ray_launcher.execute(
-            specs, results, address=address, stream=stream, settings=settings, checkpoint_folder=folder
+            specs, results, address=address, stream=stream, settings=settings, checkpoint_folder=folder, names=names
         )
     from harness.execution import slurm_launcher
 
     parameters = _parameters(arguments)
-    return slurm_launcher.execute(specs, results, parameters=parameters, stream=stream, settings=settings)
+    return slurm_launcher.execute(specs, results, parameters=parameters, stream=stream, settings=settings, names=names)
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:

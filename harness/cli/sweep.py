@@ -8,7 +8,7 @@ import functools
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from harness.data.dataset import prepare as prepare_corpus
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
-from harness.experiments.run_names import run_names
+from harness.experiments.run_names import names_by_id, run_names
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine
@@ -199,13 +199,18 @@ def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"command": arguments.typed, "report_loss": bool(arguments.log), **settings}
 
 
-def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
-    """Print how long the missing runs take, run them, and return all records. Finished runs need no device."""
+def execute(
+    specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace, *, earlier: Sequence[RunSpec] = ()
+) -> SweepResult:
+    """Print how long the missing runs take, run them, and return all records. Finished runs need no device.
+
+    Runs are shown with names that tell them apart from all of `specs` and `earlier`, finished ones included.
+    """
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
     with interruptible():
         check_devices(missing, arguments.launcher)
-    outcome = launcher.Outcome()
+    outcome, names = launcher.Outcome(), names_by_id([*earlier, *specs])
     settings = launcher.RunSettings(
         **process_settings(arguments),
         timeout_seconds=arguments.timeout or None,
@@ -214,7 +219,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
     )
     if missing and arguments.launcher != "local":
         say(f"{len(missing)} to run with {arguments.launcher}.")
-        outcome = launcher_options.execute(missing, arguments, settings)
+        outcome = launcher_options.execute(missing, arguments, settings, names=names)
     elif missing:
         jobs, gpus = jobs_and_gpus(specs, arguments)
         forecast = forecast_runs(missing, arguments.results, jobs)
@@ -232,6 +237,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
                 forecast=forecast,
                 gpus=gpus,
                 listener=listener,
+                names=names,
             )
     order = {spec.id: position for position, spec in enumerate(specs)}
     return SweepResult(sorted([*finished, *outcome.records], key=lambda record: order[record.id]), outcome)

@@ -10,13 +10,13 @@ import contextlib
 import importlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 
 from harness.execution.eta import Forecast
-from harness.experiments.run_names import run_names
+from harness.experiments.run_names import names_by_id
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event, Progress, duration, silent
 from harness.processes.progress_display import Display
@@ -108,6 +108,7 @@ class Launcher(ABC, Generic[Handle]):
         most_at_once: The largest number of simultaneous runs; None if the cluster decides.
         grace_seconds: The time that interrupted runs have to end before they are killed.
         listener: Receives the events of runs on this machine, and "ended" when the record of a run is final.
+        names: A short name for each run id; empty to name what differs between `specs`.
         running: The runs in progress, by id.
         stopping: Whether the runs have been asked to end.
     """
@@ -120,6 +121,7 @@ class Launcher(ABC, Generic[Handle]):
     most_at_once: int | None = None
     grace_seconds: float = GRACE_SECONDS + NETWORK_SECONDS
     listener: Progress = silent
+    names: Mapping[str, str] = field(default_factory=dict)
 
     holds_locks: ClassVar[bool] = False
     """Whether this process holds the lock of a run in progress. Otherwise the process of the run does."""
@@ -127,9 +129,9 @@ class Launcher(ABC, Generic[Handle]):
     def __post_init__(self) -> None:
         # A single run may be one of many for the launcher that sent it, which alone knows how many are done.
         are_all = len(self.specs) > 1
-        names = run_names(self.specs) if are_all else [spec.id for spec in self.specs]
-        name_of = {spec.id: name for spec, name in zip(self.specs, names, strict=True)}
-        self.display = Display(self.stream, names=name_of, overall=self._overall if are_all else None)
+        names = self.names or names_by_id(self.specs)
+        overall = self._overall if are_all else None
+        self.display = Display(self.stream, names=names if are_all else None, overall=overall)
         self.running: dict[str, Handle] = {}
         self.stopping = False
         self._waiting, self._elsewhere = list(self.specs), list[RunSpec]()

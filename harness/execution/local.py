@@ -8,7 +8,7 @@ import queue
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -43,6 +43,7 @@ def execute(
     forecast: Forecast | None = None,
     gpus: Sequence[str] = (),
     listener: Progress = silent,
+    names: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Execute runs on this machine, at most `jobs` at once; see `Launcher.execute`.
 
@@ -62,6 +63,7 @@ def execute(
         grace_seconds=settings.grace_seconds,
         gpus=gpus,
         listener=listener,
+        names=names or {},
     ).execute()
 
 

@@ -40,6 +40,7 @@ def execute(
     stream: TextIO,
     settings: RunSettings,
     checkpoint_folder: Path | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Execute each run as a Ray task; see `Launcher.execute`.
 
@@ -64,6 +65,7 @@ def execute(
             results=results,
             stream=stream,
             settings=settings,
+            names=names or {},
             ray=ray,
             corpora=references,
             checkpoint_folder="" if checkpoint_folder is None else str(checkpoint_folder.absolute()),

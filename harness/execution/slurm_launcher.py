@@ -39,7 +39,13 @@ SHARED_SECONDS = 10.0
 
 
 def execute(
-    specs: Sequence[RunSpec], results: Path, *, parameters: Mapping[str, str], stream: TextIO, settings: RunSettings
+    specs: Sequence[RunSpec],
+    results: Path,
+    *,
+    parameters: Mapping[str, str],
+    stream: TextIO,
+    settings: RunSettings,
+    names: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Execute each run as a Slurm job; see `Launcher.execute`. Preempted jobs are queued again and resume.
 
@@ -49,7 +55,12 @@ def execute(
     Raises: as `Launcher.execute`; also ValueError if submitit or Slurm is missing or does not accept a parameter.
     """
     launcher = SlurmLauncher(
-        specs=specs, results=results.absolute(), stream=stream, settings=settings, parameters=parameters
+        specs=specs,
+        results=results.absolute(),
+        stream=stream,
+        settings=settings,
+        names=names or {},
+        parameters=parameters,
     )
     # Jobs inherit this environment: they can import this package and the modules of the current folder.
     paths = [str(json_process.ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -60,6 +60,11 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
     return names
 
 
+def names_by_id(specs: Sequence[RunSpec]) -> dict[str, str]:
+    """Return the names of `run_names` by run id."""
+    return {spec.id: name for spec, name in zip(specs, run_names(specs), strict=True)}
+
+
 def _usual(settings: Sequence[dict[str, Any]]) -> dict[str, str | None]:
     """Return the settings that differ between runs, with the value (as JSON) of more than half of them, or None.
 

@@ -12,6 +12,7 @@ from harness.cli.main import main, parser
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.training import train
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "undrawn")
 TINY = [*TINY_OPTIONS, "--updates", "2"]
@@ -125,3 +126,13 @@ def test_run_with_a_damaged_file_is_named_and_left_out_of_the_report(
     assert "norm=none" in effects
     assert "norm=rms" not in effects
     assert f"C23 translations: {records['rms']}" in Path("reports/local/ablation/index.md").read_text()
+
+
+def test_missing_runs_are_shown_with_what_differs_from_the_finished_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["ablate", *TINY, "--field", "norm=rms", "--seed", "0-1", "--jobs", "1"]
+    for spec in planned(line):
+        if spec.recipe.norm == "layernorm":
+            train.run(spec, Path("results/local"))
+    assert main(line) == 0
+    shown = [text.partition(":")[0] for text in capsys.readouterr().err.splitlines() if ": completed in" in text]
+    assert shown == ["norm=rms s0", "norm=rms s1"]
