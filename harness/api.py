@@ -194,13 +194,15 @@ class Runs:
         for side in (first, second):
             if not isinstance(side, str | Path | TrainedRun):
                 raise ValueError(f"compare: expected a run, or the name of a variant or run, not {brief(side)}")
+        differences = [allow] if isinstance(allow, str) else list(allow) if isinstance(allow, Iterable) else [allow]
+        if not all(isinstance(name, str) for name in differences):
+            raise ValueError(f"allow: expected the names of differences, not {brief(allow)}")
         from harness.analysis import comparability, comparison, selection
 
-        names = [str(side.results / side.id) if isinstance(side, TrainedRun) else side for side in (first, second)]
+        names = [str(side.results / side.id if isinstance(side, TrainedRun) else side) for side in (first, second)]
         complaints: list[str] = []
         sides = selection.find(names, self.results, complain=complaints.append, records=self.records)
-        names = [allow] if isinstance(allow, str) else list(allow)
-        allowed = comparability.check(sides, names, complain=complaints.append, in_python=True)
+        allowed = comparability.check(sides, differences, complain=complaints.append, in_python=True)
         for line in complaints:
             warnings.warn(line, stacklevel=2)
         others = comparison.other_rows(sides, self.results, self.records)

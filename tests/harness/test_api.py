@@ -232,6 +232,18 @@ def test_compare_says_what_a_side_is(side: Any) -> None:
             runs.compare(*sides)
 
 
+def test_compare_names_a_path_without_a_run() -> None:
+    with pytest.raises(ValueError, match="^side 'no/run': there is no record.json$"):
+        harness.load(PUBLISHED).compare(Path("no/run"), "paper")
+
+
+@pytest.mark.parametrize("allow", [3, None, [3]], ids=str)
+def test_compare_says_what_a_difference_to_allow_is(allow: Any) -> None:
+    runs = harness.load(PUBLISHED).filter(budget="controlled", framework="torch")
+    with pytest.raises(ValueError, match="^allow: expected the names of differences, not "):
+        runs.compare("paper", "conv_ffn", allow=allow)
+
+
 def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = harness.load(PUBLISHED).filter(budget="source").report(tmp_path / "report")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
