@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from harness.analysis import run_filter
 from harness.experiments.run_names import flat_settings, run_names
 from harness.reporting.formatting import p_value
-from harness.storage import locks, run_store
+from harness.storage import locks, results_folders, run_store
 from harness.storage.records import EpochRecord, RunRecord
 from harness.storage.run_store import RunFailed as RunFailed  # part of the interface
 from harness.text import brief, command_line, count, first_few
@@ -213,14 +213,15 @@ class Runs:
         """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
 
         Raises:
-            ValueError: There are no runs.
+            ValueError: There are no runs, or `folder` is a file.
         """
         from harness.cli import report_writing
 
+        pages = results_folders.checked(folder, name="report", kind="a folder, such as 'reports/local'")
         with contextlib.redirect_stdout(io.StringIO()):
             failures = report_writing.check_records(self.results, self.records)
-            report_writing.write(self.records, self.results, Path(folder), failures=failures)
-        return Path(folder) / "index.html"
+            report_writing.write(self.records, self.results, pages, failures=failures)
+        return pages / "index.html"
 
     def _heading(self) -> list[str]:
         mismatches = [table.mismatches for table in self.analysis.tables if table.mismatches]
@@ -275,11 +276,9 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """Return the runs in a folder. Warnings name damaged records, left out, and inner folders if only they have runs.
 
     Raises:
-        ValueError: The folder does not exist, or is that of one run.
+        ValueError: The folder does not exist, is a file, or is that of one run.
     """
-    if not isinstance(folder, str | Path):
-        raise ValueError(f"load: expected a folder of results, such as 'results/local', not {brief(folder)}")
-    results = Path(folder)
+    results = results_folders.checked(folder, name="load")
     if not results.is_dir():
         raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
     if (results / run_store.RECORD).is_file():
@@ -333,7 +332,7 @@ def run(
 
     load.choose_backend(settings)
     base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
-    spec, folder = load.with_settings(base, seed, settings), Path(results)
+    spec, folder = load.with_settings(base, seed, settings), results_folders.checked(results)
     os.environ.update(worker_environment(spec))
     from harness.training import train
 
@@ -372,7 +371,7 @@ def translate(
     Raises:
         ValueError: `sentences` is no list of strings, or the runs are not completed, not stored or do not fit together.
     """
-    lines = list[str]() if isinstance(sentences, str) else list(sentences)
+    lines = list(sentences) if isinstance(sentences, Iterable) else [sentences]
     if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
         raise ValueError(f"translate: expected a list of sentences, not {brief(sentences)}")
     from harness.evaluation import ensemble, evaluate
@@ -381,7 +380,8 @@ def translate(
     members = [run] if isinstance(run, TrainedRun | str) else list(run) if isinstance(run, Iterable) else []
     if not members or not all(isinstance(member, TrainedRun | str) for member in members):
         raise ValueError(f"translate: there is no run; give a run, its id or a list of them, not {brief(run)}")
-    runs = sorted((_stored(member, Path(results)) for member in members), key=lambda run: run.id)
+    folder = results_folders.checked(results)
+    runs = sorted((_stored(member, folder) for member in members), key=lambda run: run.id)
     records = [run.record for run in runs]
     ensemble.check_members(records)
     decoding = ensemble.shared_decoding(records, beam=beam, unknown=unknown)

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from harness.text import command_line
+from harness.text import brief, command_line
 
 RESULTS = Path("results/local")
 EXPERIMENT = re.compile(r"(?!(ablation|speed|quick|standard|full)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -14,6 +14,21 @@ EXPERIMENT = re.compile(r"(?!(ablation|speed|quick|standard|full)$)[A-Za-z0-9][A
 
 NO_RUN = "lost+found"
 """A folder at the root of a disk that only root may read."""
+
+
+def checked(
+    folder: object, *, name: str = "results", kind: str = f"a folder of results, such as {str(RESULTS)!r}"
+) -> Path:
+    """Return the path of a folder that an argument of Python gives. It need not exist.
+
+    Raises: ValueError, which begins with the name of the argument, if it is no path, or that of a file.
+    """
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"{name}: expected {kind}, not {brief(folder)}")
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name}: {str(path)!r} is a file, not a folder")
+    return path
 
 
 def run_folders(results: Path) -> list[Path]:

@@ -109,7 +109,8 @@ def data_spec(corpus: str | None, files: Mapping[str, str | Path] | None) -> Dat
         names = [field.name for field in fields(FileSpec)]
         # An empty target is that of a TSV file, as in `FileSpec`.
         given = {name: path for name, path in files.items() if path} if isinstance(files, Mapping) else {}
-        if not {*names[:3]} <= {*given} <= {*names}:
+        is_path = all(isinstance(path, str | Path) for path in given.values())
+        if not ({*names[:3]} <= {*given} <= {*names} and is_path):
             raise ValueError(
                 f"files={brief(files)}: expected paths by the names {', '.join(names)}; the targets optional"
             )

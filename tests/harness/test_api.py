@@ -52,6 +52,7 @@ def test_import_and_load_need_no_framework_and_no_plots() -> None:
             "the folder of one run; load the folder around it, .*published$",
         ),
         (None, "expected a folder of results, such as 'results/local', not None"),
+        (ROOT / "README.md", "^load: .*README.md' is a file, not a folder$"),
     ],
 )
 def test_load_of_something_else_than_a_folder_of_runs_names_it(folder: Any, message: str) -> None:
@@ -244,6 +245,17 @@ def test_compare_says_what_a_difference_to_allow_is(allow: Any) -> None:
         runs.compare("paper", "conv_ffn", allow=allow)
 
 
+@pytest.mark.parametrize("folder", [3, None, ROOT / "README.md"], ids=["int", "None", "file"])
+def test_folder_of_something_else_is_named_with_its_argument(folder: Any) -> None:
+    wrong = "is a file, not a folder$" if isinstance(folder, Path) else f"not {folder}$"
+    with pytest.raises(ValueError, match=f"^results: .*{wrong}"):
+        harness.run(TINY, results=folder, settings=SETTINGS)
+    with pytest.raises(ValueError, match=f"^results: .*{wrong}"):
+        harness.translate("paper", ["Ein Hund"], results=folder)
+    with pytest.raises(ValueError, match=f"^report: .*{wrong}"):
+        harness.load(PUBLISHED).report(folder)
+
+
 def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = harness.load(PUBLISHED).filter(budget="source").report(tmp_path / "report")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -304,6 +316,10 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"settings": {"data.corpus": "multi30k"}}, "give corpus=..., which also chooses the tokenizer"),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
         ({"files": {"train": "x"}}, "expected paths by the names train_source, "),
+        (
+            {"files": {"train_source": 1, "validation_source": 2, "test_source": 3}},
+            "expected paths by the names train_",
+        ),
         ({"files": {"train_source": "x"}, "corpus": "captions"}, "files with corpus='captions'"),
         ({"corpus": "caption"}, "corpus='caption'"),
         ({"suite": "quik"}, "expected one of quick, standard, full; did you mean 'quick'"),
@@ -346,7 +362,10 @@ def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("run", "sentences", "message"),
-    [("any run", other, "expected a list of sentences, not ") for other in ("Ein Hund", [1], [["Ein", "Hund"]])]
+    [
+        ("any run", other, "expected a list of sentences, not ")
+        for other in ("Ein Hund", [1], [["Ein", "Hund"]], 3, None)
+    ]
     + [(other, ["a"], "no run; give a run, its id or a list of them, not ") for other in (None, 3, [], [None])],
 )
 def test_translate_of_something_else_asks_for_runs_and_sentences(run: Any, sentences: Any, message: str) -> None:
