@@ -307,7 +307,7 @@ def run(
 ) -> TrainedRun:
     """Train and measure one run in this process and show the progress, or load it if it is finished already.
 
-    The process keeps the run's threads and environment variables, such as OMP_NUM_THREADS.
+    The process keeps the run's threads and environment variables, such as OMP_NUM_THREADS. Threads take turns.
 
     Args:
         recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or a function that builds a model,
@@ -330,14 +330,15 @@ def run(
     from harness.processes.workers import ProcessSettings
     from harness.training import load
 
-    load.choose_backend(settings)
-    base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
-    spec, folder = load.with_settings(base, seed, settings), results_folders.checked(results)
-    os.environ.update(worker_environment(spec))
-    from harness.training import train
+    with locks.alone():
+        load.choose_backend(settings)
+        base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
+        spec, folder = load.with_settings(base, seed, settings), results_folders.checked(results)
+        os.environ.update(worker_environment(spec))
+        from harness.training import train
 
-    with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
-        record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
+        with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
+            record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,18 @@ class Locked(ValueError):
 
 class NoLocks(ValueError):
     """The folder of results is on a file system without locks."""
+
+
+_IN_PROCESS: dict[int, threading.RLock] = {}
+
+
+def alone() -> threading.RLock:
+    """Return the lock of this process that a thread holds while it trains a run or builds a model.
+
+    Without it, random numbers that one thread draws would change the dropout in another: torch has one generator per
+    process. Runs also set the number of threads and environment variables. A forked process has a lock of its own.
+    """
+    return _IN_PROCESS.setdefault(os.getpid(), threading.RLock())
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
 from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec, lengths_within
 from harness.processes.environment_variables import worker_environment
-from harness.storage import run_store
+from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
 from harness.training import reuse
@@ -206,7 +206,8 @@ def stored_model(
     A warning says if the module of its builder has changed.
     """
     weights = record.fingerprints.get("trained_weights")
-    loaded = _stored_model(record.id, weights, results.resolve(), device, import_builder)
+    with locks.alone():
+        loaded = _stored_model(record.id, weights, results.resolve(), device, import_builder)
     if reuse.has_other_builder(record):
         warnings.warn(reuse.other_builder(record), stacklevel=3)
     return loaded
