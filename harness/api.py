@@ -2,8 +2,6 @@
 
 For example:
 
-    import harness
-
     runs = harness.load("results/local")
     runs.to_pandas()                              # one row per run
     runs.filter(variant="paper").curves()         # one row per epoch
@@ -335,10 +333,12 @@ def run(
         base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
         spec, folder = load.with_settings(base, seed, settings), results_folders.checked(results)
         os.environ.update(worker_environment(spec))
-        from harness.training import train
+        from harness.training import reuse, train
 
-        with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
-            record = train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)
+        if not (stored := reuse.reusable_records(folder, [spec])):  # without a lock: the folder may be read-only
+            with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
+                stored = [train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)]
+    (record,) = stored
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import sys
 import types
@@ -277,7 +278,9 @@ def test_run_trains_stores_and_translates(tmp_path: Path) -> None:
     translations = harness.translate(run, ["Ein Hund", " ", "Ein Mann"])
     assert len(translations) == 3
     assert translations[1] == ""
-    assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
+    with pytest.MonkeyPatch.context() as read_only:
+        read_only.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+        assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
 
 
 def test_run_that_fails_or_diverges_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
