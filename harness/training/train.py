@@ -40,7 +40,7 @@ from impls.weights import embedding_rms
 RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
 """Fields of `RunRecord.environment` that describe earlier, interrupted processes of the same run."""
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 TRAINING_DIGESTS = ("batches", "stream", "weights_after", "weights")
 """The fingerprints of the training of a run."""

@@ -291,12 +291,15 @@ def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
     assert files(tmp_path, run) == ["record.json"]
 
 
-def test_full_disk_is_a_failure_without_a_cause_in_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=os.strerror)
+def test_full_disk_is_a_failure_without_a_cause_in_the_code(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.safetensors")
+        raise OSError(code, os.strerror(code), "checkpoint-1.safetensors")
 
     monkeypatch.setattr(train.checkpoint, "save", fail)
-    with pytest.raises(run_store.RunFailed, match="No space left on device: 'checkpoint-1") as failure:
+    with pytest.raises(run_store.RunFailed, match=f"{os.strerror(code)}: 'checkpoint-1") as failure:
         train.run(spec(), tmp_path)
     assert failure.value.__cause__ is None
 
