@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import html
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -323,22 +322,13 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed, KeyboardInterrupt: Training failed, or Ctrl-C ended it. The stored record has the reason.
     """
-    from harness.processes.environment_variables import worker_environment
-    from harness.processes.progress_display import Display
-    from harness.processes.workers import ProcessSettings
     from harness.training import load
 
     with locks.alone():
         load.choose_backend(settings)
         base = load.base_spec(recipe_or_builder, suite, load.data_spec(corpus, files), epochs)
         spec, folder = load.with_settings(base, seed, settings), results_folders.checked(results)
-        os.environ.update(worker_environment(spec))
-        from harness.training import reuse, train
-
-        if not (stored := reuse.reusable_records(folder, [spec])):  # without a lock: the folder may be read-only
-            with locks.hold(folder, spec.id), contextlib.closing(Display.of_session(spec)) as display:
-                stored = [train.run(spec, folder, ProcessSettings(note=note, command="harness.run"), progress=display)]
-    (record,) = stored
+        record = load.finished_or_trained(spec, folder, note)
     if record.status == "interrupted":
         raise KeyboardInterrupt(f"{record.id}: {record.ending}")
     if record.status != "completed":

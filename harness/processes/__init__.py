@@ -7,5 +7,5 @@ Output: progress events and an exit status.
 - `signals.SignalGuard` delivers SIGINT, SIGTERM and SIGHUP at safe points.
 - `machine` returns versions, commit, CPU, GPU and load.
 
-Imported by `api`, `audit`, `cli`, `conformance`, `data`, `execution`, `reporting`, `speed` and `training`.
+Imported by `audit`, `cli`, `conformance`, `data`, `execution`, `reporting`, `speed` and `training`.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -18,6 +19,8 @@ from harness.experiments import suites
 from harness.experiments.overrides import check_used, override
 from harness.experiments.specs import Budget, DataSpec, FileSpec, RunSpec, lengths_within
 from harness.processes.environment_variables import worker_environment
+from harness.processes.progress_display import Display
+from harness.processes.workers import ProcessSettings
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, did_you_mean
@@ -137,6 +140,18 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
     for name in values:
         check_used([changed], name)
     return changed
+
+
+def finished_or_trained(spec: RunSpec, results: Path, note: str) -> RunRecord:
+    """Return the record of a run, which is trained in this process if it is not finished. Raises: as `train.run`."""
+    os.environ.update(worker_environment(spec))
+    from harness.training import train
+
+    if finished := reuse.reusable_records(results, [spec]):  # without a lock: the folder may be read-only
+        return finished[0]
+    settings = ProcessSettings(note=note, command="harness.run")
+    with locks.hold(results, spec.id), contextlib.closing(Display.of_session(spec)) as display:
+        return train.run(spec, results, settings, progress=display)
 
 
 def load_model(
