@@ -2,6 +2,8 @@
 
 For example:
 
+    import harness
+
     runs = harness.load("results/local")
     runs.to_pandas()                              # one row per run
     runs.filter(variant="paper").curves()         # one row per epoch
@@ -349,7 +351,7 @@ def translate(
     """Translate sentences with the stored weights of a run, or of several runs together.
 
     Several runs translate as an ensemble: each next token is chosen by the mean of their probabilities. They must have
-    the same corpus, vocabularies and framework.
+    the same corpus, vocabularies and framework. The first call for a run waits while another thread trains.
 
     Args:
         run: A run, or the id of one in `results`, or the beginning of its id; or several of them, such as `Runs`.

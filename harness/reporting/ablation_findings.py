@@ -253,7 +253,7 @@ def limits(analysis: Analysis) -> list[str]:
         *of_test_set([record for effects in studies for record in effects.study.records]),
         *_rate_limits(studies),
         _cost_limit(studies),
-        "The runs shared their machine, so their speeds are not compared.",
+        "Runs may have shared their machine, so their speeds are not compared.",
         f"{Conclusion.INCONCLUSIVE.symbol} does not mean no effect: the interval says how large it may be.",
     ]
     if any(effects.factorial is None and effects.fields for effects in studies):

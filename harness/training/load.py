@@ -130,6 +130,7 @@ def with_settings(spec: RunSpec, seed: int, settings: Mapping[str, Any] | None) 
         raise ValueError(f"settings: expected names and values, as {{'recipe.dropout': 0.3}}, not {brief(settings)}")
     for name, advice in (
         ("variant", "the variant is no setting; give it as the first argument"),
+        ("seed", "the seed is no setting; give seed=..."),
         ("budget", "the budget is no setting; choose it with or without suite"),
         ("data.corpus", "data.corpus: give corpus=..., which also chooses the tokenizer"),
     ):

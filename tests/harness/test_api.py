@@ -315,6 +315,7 @@ def test_run_trains_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"epochs": "3"}, "epochs='3': expected a whole number"),
         ({"settings": ["recipe.dropout"]}, "settings: expected names and values, as .*, not "),
         ({"settings": {"variant": "paper"}}, "the variant is no setting; give it as the first argument"),
+        ({"settings": {"seed": 4}}, r"the seed is no setting; give seed=\.\.\."),
         ({"settings": {"budget": "source"}}, "the budget is no setting; choose it with or without suite"),
         ({"settings": {"data.corpus": "multi30k"}}, "give corpus=..., which also chooses the tokenizer"),
         ({"corpus": "files"}, "expected paths by the names train_source, "),
